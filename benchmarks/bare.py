@@ -54,7 +54,7 @@ def requests(job: DDPJob, agent: render.Agent, now: float) -> list[Request]:
         "spec": job.spec.to_json(),
         "status": decide(job, ready, now).status.to_json(),
     }
-    own = proofs(ready.key, job.uid, job.status.attempt, job.spec.nnodes)
+    own = proofs(ready.key, job.uid, job.status.attempt, 0, job.spec.nnodes)
     bodies = (stamp.body(rank, own.of(rank), TOKEN) for rank in range(job.spec.nnodes))
     pods = [("POST", PODS.path(at), pod) for pod in bodies]
     return [

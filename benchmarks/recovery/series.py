@@ -12,6 +12,7 @@ from tests.e2e.recovery import FAULTS, HANG_SECONDS, Fault
 
 # Seconds from the fault to a step of all ranks, beside what a hang has to wait.
 MOST_IN_PLACE, MOST_NEW_PODS, MOST_NODE_LOST = 0.8, 8.0, 90.0
+MOST_REPLACED = 3.0  # one pod; the other one stays
 MOST_LOCAL = 0.5  # in place, without a cluster
 MOST_OUT_OF_MEMORY = 15.0  # it takes the script most of them to use the memory up
 MOST_SILENT, MOST_SILENT_0 = 20.0, 25.0  # another node; that of rank 0
@@ -64,6 +65,8 @@ class Series:
             return MOST_SILENT if fault.rank else MOST_SILENT_0
         in_place = MOST_LOCAL if self.place is Place.LOCAL else MOST_IN_PLACE
         most = in_place if self.is_in_place(fault) else MOST_NEW_PODS
+        if fault.replaced and self.strategy == "InPlace" and not self.without_operator:
+            most = MOST_REPLACED
         most = {"OOMKilled": MOST_OUT_OF_MEMORY, "NodeLost": MOST_NODE_LOST}.get(fault.reason, most)
         most += HANG_SECONDS + 2 if fault.reason == "Hang" else 0
         return most + (MOST_WITHOUT_OPERATOR if self.without_operator else 0)
@@ -77,7 +80,7 @@ SERIES = {
     ),
     "new pods": Series(
         "With new pods: restartStrategy Recreate",
-        [fault for fault in FAULTS if fault.in_place],
+        [fault for fault in FAULTS if fault.in_place or fault.replaced],
         strategy="Recreate",
     ),
     "two processes": Series(

@@ -37,7 +37,11 @@ TRAIN = """
         is_over[0] = os.path.exists(end)
         dist.all_reduce(is_over, dist.ReduceOp.MAX)
 """
-IN_PLACE: dict[str, Any] = {"restartStrategy": "InPlace", "maxRestarts": 100}
+IN_PLACE: dict[str, Any] = {
+    "restartStrategy": "InPlace",
+    "maxRestarts": 100,
+    "backoffSeconds": {"first": 1, "cap": 1},
+}
 KILLS = int(os.environ.get("DDPJOB_OPERATOR_KILLS", "6"))
 
 

@@ -62,7 +62,7 @@ async def test_a_failed_job_says_who_failed_first_and_where_in_its_script(
     trace = f"Traceback (most recent call last):\n{frames}ValueError: boom"
     words = summary(rank=1, exception="ValueError", traceback=trace)
     policy = {"maxRestarts": 1, "backoffSeconds": {"first": 0, "cap": 0}}
-    await jobs.create(nnodes=2, failurePolicy=policy)
+    await jobs.create(nnodes=2, failurePolicy={**policy, "restartStrategy": "Recreate"})
     for attempt in (0, 1):
         await in_state(jobs, "Running", attempt=attempt)
         kubelet.finish(jobs.namespace, f"digits-{attempt}-1", End(exit_code=1, message=words))

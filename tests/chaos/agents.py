@@ -14,15 +14,24 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Self
 
 from ddpjob import names
 from ddpjob.json_depth import Body
 from ddpjob.local.network import Loopback
 from ddpjob_agent.config import NO_RENDEZVOUS, SILENT
-from ddpjob_agent.nodes.group import CLEAN, FAILED, RUNNING, Group, Node, failure_of
-from ddpjob_agent.nodes.lease import Beat, Head, Member
-from ddpjob_agent.rounds import WAIT_SECONDS
+from ddpjob_agent.nodes.group import (
+    CLEAN,
+    FAILED,
+    RUNNING,
+    Group,
+    Node,
+    failure_of,
+    print_of,
+    read_pods,
+)
+from ddpjob_agent.nodes.lease import Beat, Head, Lease, Member
+from ddpjob_agent.rounds import HEAD_SECONDS, REPLACED_SECONDS, WAIT_SECONDS
 from ddpjob_agent.server import seconds, whole
 from tests.chaos.network import Network, Trouble, node_of
 from tests.chaos.rounds import Deed, What
@@ -45,7 +54,7 @@ class Play:
 
     fate: Fate
     stuck: tuple[int, ...] = ()
-    """Nodes of the first attempt whose ranks nothing ends but their pod's deletion."""
+    """Nodes of the first attempt whose ranks nothing ends in round 0 but another order."""
     unheard: bool = False
     """In the first attempt no order of another round arrives; the failed do not wait for it."""
     troubles: tuple[Trouble, ...] = ()
@@ -57,6 +66,12 @@ class _Pod:
     """A node as it is."""
 
     body: Body
+    rank: int
+    since: int
+    """The first round of a pod that is there in the place of another one."""
+    lease: Lease | None = None
+    follows: int = 0
+    """`since` of the pod of rank 0 with which it is in touch."""
     round: int = 0
     state: str = ""  # none of the group's yet, one of those, or `over`
     code: int = 0
@@ -68,6 +83,11 @@ class _Pod:
     """When the operator could reach its agent."""
     answered_at: float = math.inf
     """When its agent answered the operator, from the first answer on."""
+
+    @property
+    def print(self) -> str:
+        """That of its uid."""
+        return print_of(self.body["metadata"]["uid"])
 
     @property
     def node(self) -> str:
@@ -105,32 +125,96 @@ class PlayedGroup:
         self.attempt, self.uid = int(_labels(pod)[names.ATTEMPT_LABEL]), _labels(pod)[_UID]
         self._play, self._note, self._end, self._network = play, note, end, network
         self.pods: dict[int, _Pod] = {}
-        self.group = Group(int(env["PET_NNODES"]), self.hurry)
+        self.former: list[_Pod] = []
+        """Those that have been replaced before they had ended."""
         self.members: dict[int, Member] = {}
-        if network is not None:
-            self._timeout = float(env["DDPJOB_NODE_TIMEOUT"] or 0)
-            self.group.head = Head(self._timeout, network.clock.monotonic)
-            others = range(1, self.group.nnodes)
-            self.members = {rank: Member(rank, self._timeout) for rank in others}
+        self._timeout = float(env.get("DDPJOB_NODE_TIMEOUT") or 0)
+        self._head_since = 0
         self.news = asyncio.Event()
+        self._make_group(int(env["PET_NNODES"]))
+
+    def _make_group(self, nnodes: int) -> None:
+        """Rank 0's agent begins, and nobody is in touch with it."""
+        self.group = Group(nnodes, self.hurry)
         self._serial = self.group.serial
+        if self._network is not None:
+            self.group.head = Head(self._timeout, self._network.clock.monotonic)
+            for rank in range(1, nnodes):
+                self._watch(rank)
+
+    def _watch(self, rank: int) -> None:
+        self.members[rank] = Member(rank, self._timeout)
+        if rank in self.pods:
+            self.pods[rank].lease = self.members[rank].lease
 
     def see(self, body: Body) -> None:
         """Take in a pod that runs."""
-        self.pods.setdefault(int(_labels(body)[names.RANK_LABEL]), _Pod(body))
-        if len(self.pods) == self.group.nnodes:
-            for rank, pod in self.pods.items():
-                if not pod.state:
-                    self._tell(rank, pod, RUNNING, 0, "begins")
+        rank = int(_labels(body)[names.RANK_LABEL])
+        name, job = body["metadata"]["name"], _labels(body)[names.JOB_LABEL]
+        place = names.parse_pod_name(job, name)
+        assert place is not None
+        since, old = place[2], self.pods.get(rank)
+        if old is not None and old.since >= since:
+            return
+        if old is not None and old.state != "over":
+            self.former.append(old)
+        pod = self.pods[rank] = _Pod(body, rank, since)
+        if since:
+            self._replace(pod)
+        elif len(self.pods) == self.group.nnodes:
+            if self._network is not None:
+                for each in self.pods.values():
+                    self._share_lease(each)
+            for each in self.pods.values():
+                if not each.state:
+                    self._tell(each.rank, each, RUNNING, 0, "begins")
+        self.go_on()
+
+    def _share_lease(self, pod: _Pod) -> None:
+        assert self.group.head is not None
+        pod.lease = self.members[pod.rank].lease if pod.rank else self.group.head.lease
+
+    def _replace(self, pod: _Pod) -> None:
+        """A pod begins in the place of another one."""
+        pod.reads = False
+        if pod.rank == 0:
+            self._head_since = pod.since
+            self._make_group(self.group.nnodes)
+        elif self._network is not None:
+            self._watch(pod.rank)
+        if self._network is not None:
+            self._share_lease(pod)
+        env = {v["name"]: v.get("value") for v in pod.body["spec"]["containers"][0]["env"]}
+        master = names.parse_pod_name(
+            _labels(pod.body)[names.JOB_LABEL], str(env["MASTER_ADDR"]).partition(".")[0]
+        )
+        assert master is not None
+        pod.follows = master[2]
+        self._tell(pod.rank, pod, CLEAN, pod.since, "clean")
+
+    def follow(self, rank: int) -> None:
+        """Have a node be in touch with the pod that is rank 0's now."""
+        pod = self.pods[rank]
+        if pod.follows != self._head_since:
+            pod.follows = self._head_since
+            if self._network is not None and rank:
+                self._watch(rank)
+            self._say(pod)
             self.go_on()
+
+    def is_current(self, body: Body) -> bool:
+        """Whether no other pod is there in its place."""
+        pod = self.pods.get(int(_labels(body)[names.RANK_LABEL]))
+        return pod is not None and pod.body["metadata"]["uid"] == body["metadata"]["uid"]
 
     def lose(self, body: Body) -> None:
         """Take in that a pod is deleted, or has ended."""
-        rank = int(_labels(body)[names.RANK_LABEL])
-        pod = self.pods.setdefault(rank, _Pod(body))
-        if pod.state != "over":
-            self._leave(rank, pod)
-            self.go_on()
+        uid = body["metadata"]["uid"]
+        every = [*self.pods.values(), *self.former]
+        for pod in [each for each in every if each.body["metadata"]["uid"] == uid]:
+            if pod.state != "over":
+                self._leave(pod.rank, pod)
+                self.go_on()
 
     def hurry(self) -> None:
         """Have `go_on` called soon."""
@@ -156,17 +240,22 @@ class PlayedGroup:
 
     def deed(self, what: What, rank: int, number: int) -> None:
         """Say what has been done."""
-        at = asyncio.get_running_loop().time()
-        self._note(Deed(what, self.uid, self.attempt, number, rank, at))
+        self._note(self._deed(what, rank, number, self.pods[rank].since))
 
-    def order(self, number: int, ends: bool) -> bool:
+    def _deed(self, what: What, rank: int, number: int, since: int) -> Deed:
+        at = asyncio.get_running_loop().time()
+        return Deed(what, self.uid, self.attempt, number, rank, at, since)
+
+    def order(self, number: int, ends: bool, pods: Mapping[int, str]) -> bool:
         """Take the operator's order; whether it has arrived."""
         if self._play.unheard and self.attempt == 0 and number > 0:
             for rank, pod in self.pods.items():
                 if pod.state == FAILED:
                     self._over(rank, pod)
             return False
-        self.group.want(number, ends)
+        self.group.want(number, ends, pods)
+        for pod in self.pods.values():  # they ask again, with what they are
+            self._say(pod)
         self.go_on()
         return True
 
@@ -213,11 +302,12 @@ class PlayedGroup:
         network, head = self._network, self.group.head
         if network is None or head is None or len(self.pods) < self.group.nnodes:
             return
-        for rank, pod in self.pods.items():
+        for pod in [*self.pods.values(), *self.former]:
             if pod.state != "over":
-                self._befall(network, rank, pod)
+                self._befall(network, pod.rank, pod)
         for rank, member in self.members.items():
-            self._beat(network, head, rank, member)
+            if self.pods[rank].follows == self._head_since:
+                self._beat(network, head, rank, member)
         if self._is_up(0):
             head.look(self._now())
             if head.take_news():
@@ -237,12 +327,17 @@ class PlayedGroup:
         """Let a node die, stop or go on, or its lease end."""
         was_stopped, pod.is_stopped = pod.is_stopped, network.is_stopped(pod.node)
         if pod.is_stopped != was_stopped:
-            self.deed("stops" if pod.is_stopped else "goes-on", rank, pod.round)
+            what: What = "stops" if pod.is_stopped else "goes-on"
+            self._note(self._deed(what, rank, pod.round, pod.since))
+        is_lost = not pod.is_stopped and pod.lease and pod.lease.is_lost(self._now())
         if network.is_dead(pod.node):
             self._leave(rank, pod)
-        elif not pod.is_stopped and self._lease(rank).is_lost(self._now()):
+        elif is_lost and (rank == 0 or pod in self.former):
             pod.code = SILENT
             self._over(rank, pod)
+        elif is_lost and pod.state == RUNNING:  # it waits for another pod of rank 0
+            pod.code = SILENT
+            self._tell(rank, pod, FAILED, pod.round, "fails")
 
     def _beat(self, network: Network, head: Head, rank: int, member: Member) -> None:
         """Let a node send a heartbeat, if it is due, and rank 0 answer it."""
@@ -265,10 +360,6 @@ class PlayedGroup:
         pod = self.pods[rank]
         return pod.state != "over" and not pod.is_stopped
 
-    def _lease(self, rank: int) -> Any:
-        assert self.group.head is not None
-        return self.members[rank].lease if rank else self.group.head.lease
-
     def _is_unheard(self, head: Head, rank: int) -> bool:
         """Whether a node may count as silent, by what docs/operations.md says of it."""
         pod, now, timeout = self.pods[rank], self._now(), NEARLY * self._timeout
@@ -287,7 +378,7 @@ class PlayedGroup:
     def _go_on(self, rank: int, pod: _Pod) -> bool:
         """Let one thing happen to a node; whether it did."""
         order, network = self.group.order, self._network
-        if network is not None and not self._is_up(rank):
+        if pod.follows != self._head_since or network is not None and not self._is_up(rank):
             return False
         if pod.state == RUNNING and network is not None and self.attempt == 0 and network.is_over:
             self._fall(rank, pod, 0)
@@ -300,13 +391,13 @@ class PlayedGroup:
             pod.reads = True
             self._tell(rank, pod, RUNNING, pod.round, "begins")
         elif pod.state in (RUNNING, FAILED) and order.round > pod.round:
-            if self.attempt == 0 and rank in self._play.stuck:
+            if (self.attempt, order.round) == (0, 1) and rank in self._play.stuck:
                 return False
+            self._tell(rank, pod, CLEAN, order.round, "clean")
+        elif pod.state == CLEAN and order.round > pod.round:  # another one has been lost
             self._tell(rank, pod, CLEAN, order.round, "clean")
         elif pod.state == FAILED and order.ends:
             self._over(rank, pod)
-        elif pod.state in (FAILED, CLEAN) and self.pods[0].state == "over":
-            self._over(rank, pod)  # rank 0's agent is gone
         else:
             return False
         return True
@@ -325,13 +416,28 @@ class PlayedGroup:
             pod.code = NO_RENDEZVOUS  # if the round never begins
         pod.state, pod.round = state, number
         self.deed(what, rank, number)
-        failure = failure_of(pod.code, pod.message.encode()) if state == FAILED else None
-        self.group.tell(rank, Node(number, state, failure))
+        self._say(pod)
         if pod.timer is not None:
             pod.timer.cancel()
         if state != RUNNING:
+            waits = state == CLEAN and (self.group.order.waits or pod.since == number)
+            seconds = REPLACED_SECONDS if waits else WAIT_SECONDS
             loop = asyncio.get_running_loop()
-            pod.timer = loop.call_later(WAIT_SECONDS, self._over, rank, pod)
+            pod.timer = loop.call_later(seconds, self._tire, rank, pod, HEAD_SECONDS - seconds)
+
+    def _say(self, pod: _Pod) -> None:
+        """A node tells rank 0's agent what it is, if it is in touch with that."""
+        if pod.follows == self._head_since and pod.state not in ("", "over"):
+            is_failed = pod.state == FAILED
+            failure = failure_of(pod.code, pod.message.encode()) if is_failed else None
+            self.group.tell(pod.rank, Node(pod.round, pod.state, failure), pod.print)
+
+    def _tire(self, rank: int, pod: _Pod, more: float) -> None:
+        """The node has waited in vain; for another rank 0 it does so for some `more` seconds."""
+        if rank and more > 0 and not self._is_up(0):
+            pod.timer = asyncio.get_running_loop().call_later(more, self._over, rank, pod)
+        else:
+            self._over(rank, pod)
 
     def _over(self, rank: int, pod: _Pod) -> None:
         """The node has waited in vain, or is done: its pod ends."""
@@ -343,7 +449,7 @@ class PlayedGroup:
         if pod.timer is not None:
             pod.timer.cancel()
         pod.state = "over"
-        self.deed("ends", rank, pod.round)
+        self._note(self._deed("ends", rank, pod.round, pod.since))
         self._say_bye(rank, pod)
         self.hurry()
 
@@ -351,6 +457,8 @@ class PlayedGroup:
         """Have the others not miss a node that ends in order."""
         network, head, now = self._network, self.group.head, self._now()
         if network is None or head is None or network.is_dead(pod.node) or pod.code == SILENT:
+            return
+        if pod in self.former or pod.follows != self._head_since:
             return
         for each in [rank] if rank else list(self.members):
             if not self._are_joined(network, each):
@@ -503,10 +611,15 @@ class Agents:
     ) -> Body | None:
         """A page, as `ddpjob_agent.server` has it; None where there is no answer."""
         rank = int(_labels(pod)[names.RANK_LABEL])
-        if not await group.is_heard(rank):
+        if not group.is_current(pod) or not await group.is_heard(rank):
             return None
         if path == "/progress":
             return group.progress(rank)
+        if path == "/head" and token == _token(pod):
+            if self._doors.address(group.pods[0].body) not in words:
+                return None  # nobody is there yet
+            group.follow(rank)
+            return {}
         if rank != 0:
             return None
         page = await self._answer_group(pod, group, words, token)
@@ -522,15 +635,16 @@ class Agents:
         if number is None or hold is None or token != _token(pod):
             return None
         group.group.hear(seconds(words.get("heard", "")))
+        pods = read_pods(words.get("pods", ""))
         page, order = group.page(), group.group.order
         if ends and (order.round, order.ends) == (number, False):
             group.deed("dismissed", 0, number)
         if number <= order.round:
-            group.order(number, bool(ends))
+            group.order(number, bool(ends), pods)
             return await group.answer(after, hold)
         group.deed("ordered", 0, number)
         # Where the order arrives, this answer was on its way already.
-        return page if group.order(number, bool(ends)) else None
+        return page if group.order(number, bool(ends), pods) else None
 
 
 _UID = names.JOB_UID_LABEL

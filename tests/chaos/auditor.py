@@ -13,7 +13,7 @@ from typing import Any
 
 from ddpjob import names
 from ddpjob.json_depth import Body
-from tests.chaos.rounds import SLACK_SECONDS, Deed, Rounds
+from tests.chaos.rounds import SLACK_SECONDS, Deed, Rounds, since_of
 from tests.chaos.silences import NODE_DEEDS, Silences
 
 FINISHED = ("Succeeded", "Failed")
@@ -74,7 +74,9 @@ class Auditor:
 
     breaches: list[Breach] = field(default_factory=list)
     _live: dict[str, Body] = field(default_factory=dict)  # every object by uid
-    _attempts: dict[tuple[str, int], list[Body]] = field(default_factory=lambda: defaultdict(list))
+    _attempts: dict[tuple[str, int, int], list[Body]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
     _results: dict[tuple[str, int], dict[int, str]] = field(
         default_factory=lambda: defaultdict(dict)
     )
@@ -182,10 +184,11 @@ class Auditor:
             self._rounds.fails((owner["uid"], attempt), said)
 
     def _created(self, entry: Entry, uid: str, attempt: int, rank: int) -> None:
-        pod = entry.object
+        pod, since = entry.object, _since(entry.object)
         others = [body for body in self._live.values() if _pod_of(body, uid)]
         live = [(*_labels(body), body) for body in others if _is_live(body)]
-        if any((a, r) == (attempt, rank) for a, r, _ in live):
+        # One that is replaced may be there until it has ended.
+        if any((a, r) == (attempt, rank) and _since(body) >= since for a, r, body in live):
             self._breach("I1", f"{entry}: rank {rank} of attempt {attempt} lives twice")
         if older := [_name(body) for a, _, body in live if a < attempt]:
             self._breach("I2", f"{entry}: {older} of an earlier attempt may still run")
@@ -197,12 +200,14 @@ class Auditor:
             self._breach("I6", f"{entry}: the job is {status['state']}")
         if status.get("attempt", 0) < attempt:
             self._breach("I9", f"{entry}: status.attempt is {status.get('attempt', 0)}")
+        if entry.by_operator and since_of(status).get(rank, 0) < since:
+            self._breach("I9", f"{entry}: status does not say that rank {rank} is replaced")
         if not 0 <= rank < job["spec"]["nnodes"]:
             self._breach("I3", f"{entry}: rank {rank} of {job['spec']['nnodes']}")
         if pod["metadata"]["labels"][names.JOB_UID_LABEL] != uid:
             self._breach("I13", f"{entry}: carries another job's uid")
         self._waited(entry, job)
-        group = self._attempts[uid, attempt]
+        group = self._attempts[uid, attempt, since]
         if group and _group_env(group[0]) != _group_env(pod):
             self._breach("I3", f"{entry}: {_group_env(pod)}, but {_group_env(group[0])} before")
         if group and _spec_hash(group[0]) != _spec_hash(pod):
@@ -259,6 +264,7 @@ class Auditor:
         job = self._live.get(uid)
         status = (job or {}).get("status") or {}
         over = status.get("attempt", 0) > attempt or status.get("state") in FINISHED
+        over |= since_of(status).get(_labels(entry.object)[1], 0) > _since(entry.object)
         if job is not None and not over:
             self._breach("I9", f"{entry}: status.attempt is still {status.get('attempt', 0)}")
 
@@ -298,7 +304,8 @@ class Auditor:
             self._breach("I8", f"{entry}: a restart though no pod has failed or gone")
         job = entry.after
         uid = job["metadata"]["uid"]
-        self._rounds.write(uid, job["spec"]["nnodes"], old, new)
+        silent = self._silences.may_end(uid, attempt)
+        self._rounds.write(uid, job["spec"]["nnodes"], old, new, silent=silent)
         self._silences.write(old, new, [b for b in self._live.values() if _pod_of(b, uid)])
         charged = new["budget"]["charged"] - (old.get("budget") or {"charged": 0})["charged"]
         if charged > 1:
@@ -322,6 +329,11 @@ def _pod_of(body: Body, uid: str) -> bool:
 def _labels(pod: Body) -> tuple[int, int]:
     labels = pod["metadata"]["labels"]
     return int(labels[names.ATTEMPT_LABEL]), int(labels[names.RANK_LABEL])
+
+
+def _since(pod: Body) -> int:
+    place = names.parse_pod_name(pod["metadata"]["labels"][names.JOB_LABEL], _name(pod))
+    return place[2] if place else 0
 
 
 def _phase(pod: Body) -> str:

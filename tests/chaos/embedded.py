@@ -108,10 +108,10 @@ async def _play_agents(cluster: Trailed, doors: Doors, play: Play, network: Netw
 
 
 async def _running_attempt(cluster: Trailed) -> int | None:
-    """The attempt that the job says is Running, or has ended well."""
+    """The number of restarts after which the job says that it is Running, or has ended well."""
     status = (await read(cluster) or {}).get("status") or {}
     runs = status.get("state") in ("Running", "Succeeded")
-    return status.get("attempt") or 0 if runs else None
+    return status.get("restarts") or 0 if runs else None
 
 
 async def trail_of(workload: Workload) -> list[Entry | Deed]:

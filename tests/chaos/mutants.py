@@ -170,10 +170,31 @@ MUTANTS = (
     ),
     Mutant(
         "an order before the status",
-        "controller/reconcile.py",
-        "memory.order = Order(job.status.round, decision.end_round)",
-        "memory.order = Order(decision.status.round, decision.end_round)",
+        "plan/decide.py",
+        "order=order_of(job.status, pods, ends=decision.end_round)",
+        "order=order_of(decision.status, pods, ends=decision.end_round)",
         tests=(life("fails-in-place"),),
+    ),
+    Mutant(
+        "a round while a lost pod lives",
+        "plan/own.py",
+        "        number = max(0, number - 1)\n",
+        "        pass\n",
+        tests=(UNIT + "test_replacement.py",),
+    ),
+    Mutant(
+        "a replaced pod obeyed",
+        "plan/own.py",
+        """        prints.append(f"{rank}:{known or seen}")\n""",
+        "",
+        tests=(UNIT + "test_replacement.py", life("replaces-rank-1")),
+    ),
+    Mutant(
+        "a pod replaced whose end nobody saw",
+        "plan/remedy.py",
+        "return kept if fenced and gone <= to_come else ()",
+        "return kept",
+        tests=(UNIT + "test_replacement.py",),
     ),
     Mutant(
         "an old round's failure counted",
@@ -293,7 +314,7 @@ MUTANTS = (
     Mutant(
         "an old attempt's silence",
         "controller/reconcile.py",
-        "silent=memory.silent.get(job.status.attempt, frozenset()),",
+        "silent=memory.silent.get(made_of(job.status), frozenset()),",
         "silent=frozenset().union(*memory.silent.values()),",
         tests=(UNIT + "test_reconcile.py::test_who_is_silent_in_one_attempt_is_not_in_the_next",),
     ),

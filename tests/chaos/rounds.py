@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ddpjob.json_depth import Body
+from ddpjob.ranks import MAX_NNODES, parse_ranks
 
-WAIT_SECONDS = 30.0  # a node waits so long for others, and then ends its pod
+# A node waits so long for others, and for rank 0's next pod, and then ends its own.
+WAIT_SECONDS, HEAD_SECONDS = 30.0, 120.0
 SLACK_SECONDS = 20.0  # for a machine that is slow
 
 What = Literal[
@@ -46,6 +48,7 @@ class Deed:
     round: int
     rank: int = 0
     at: float = 0.0  # s, as of entries
+    since: int = 0  # the first round of a pod that is there in the place of another one
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,8 @@ class Rounds:
 
     def __init__(self, breach: Callable[[str, str], None]) -> None:
         self._breach = breach
-        self._nodes: defaultdict[Group, dict[int, Node]] = defaultdict(dict)
+        self._nodes: defaultdict[Group, dict[tuple[int, int], Node]] = defaultdict(dict)
+        """By (rank, since)."""
         self._begun: defaultdict[tuple[Group, int], set[int]] = defaultdict(set)
         self._failed: dict[Group, float] = {}  # the last round in which ranks have failed
         self._caused: dict[Group, float] = {}  # the same, or pods; inf: it is not said of which
@@ -79,30 +83,41 @@ class Rounds:
         if deed.what in ("ordered", "dismissed"):
             return
         if deed.what == "begins":
-            if alive := [r for r, n in nodes.items() if n.what == "begins" and n.round < here[1]]:
+            since = since_of(status)  # of those that have been replaced S1 has to know more
+            alive = [
+                rank
+                for (rank, first), node in nodes.items()
+                if node.what == "begins" and node.round < here[1] and first == since.get(rank, 0)
+            ]
+            if since.get(deed.rank, 0) != deed.since:
+                self._breach("R7", f"rank {deed.rank} begins {here} in a pod that was replaced")
+            if alive:
                 self._breach("R3", f"rank {deed.rank} begins {here}, but {alive} are in another")
             self._begun[group, deed.round].add(deed.rank)
         if deed.what == "fails":
             self._failed[group] = max(deed.round, self._failed.get(group, -1))
             self.fails(group, deed.round)
         if deed.what == "ends":
-            nodes.pop(deed.rank, None)
+            nodes.pop((deed.rank, deed.since), None)
         else:
-            nodes[deed.rank] = Node(deed.what, deed.round, deed.at)
+            nodes[deed.rank, deed.since] = Node(deed.what, deed.round, deed.at)
 
     def fails(self, group: Group, number: float = math.inf) -> None:
         """Take in that something has failed, or is gone, in this round or an unknown one."""
         self._caused[group] = max(number, self._caused.get(group, -1))
 
-    def write(self, uid: str, nnodes: int, old: Body, new: Body) -> None:
-        """Take in a status write."""
+    def write(self, uid: str, nnodes: int, old: Body, new: Body, *, silent: bool) -> None:
+        """Take in a status write; `silent`: a node of the attempt may count as silent."""
         was, now = place_of(old), place_of(new)
         group = (uid, was[0])
         if now < was:
             self._breach("R1", f"from {was} back to {now}")
         if now[1] != 0 and now not in (was, (was[0], was[1] + 1)):
             self._breach("R1", f"from {was} to {now}")
-        if now[0] == was[0] and now[1] > was[1] and self._failed.get(group, -1) < was[1]:
+        has_failed = self._failed.get(group, -1) >= was[1]
+        if replaces(new) == now[1] > 0:
+            has_failed |= silent or self._caused.get(group, -1) >= was[1]
+        if now[0] == was[0] and now[1] > was[1] and not has_failed:
             self._breach("R5", f"{now} begins, but no rank has failed in {was}")
         runs = new.get("state") == "Running" and (old.get("state") != "Running" or now != was)
         if runs and now[1] > 0 and len(self._begun[(uid, now[0]), now[1]]) < nnodes:
@@ -116,19 +131,41 @@ class Rounds:
 
     def late(self, now: float, jobs: Mapping[str, Body]) -> None:
         """R6: a node waits for longer than it may."""
-        for (uid, attempt), rank in list(self._waiting(now)):
-            node = self._nodes[uid, attempt].pop(rank)
-            job = jobs.get(uid)
+        for (uid, attempt), key in list(self._waiting(now)):
+            rank, job = key[0], jobs.get(uid)
+            if job is not None and replaces(job.get("status") or {}):
+                continue  # a node has to be found first
+            node = self._nodes[uid, attempt].pop(key)
             if job is not None and not job["metadata"].get("deletionTimestamp"):
                 words = f"rank {rank} of attempt {attempt} has been waiting since {node.what}"
                 self._breach("R6", f"{words} {node.round}")
 
-    def _waiting(self, now: float) -> Iterator[tuple[Group, int]]:
+    def _waiting(self, now: float) -> Iterator[tuple[Group, tuple[int, int]]]:
         for group, nodes in self._nodes.items():
-            for rank, node in nodes.items():
+            gone = ("stops", "unheard")
+            is_led = any(rank == 0 and node.what not in gone for (rank, _), node in nodes.items())
+            seconds = WAIT_SECONDS if is_led else HEAD_SECONDS
+            for key, node in nodes.items():
                 waits = node.what in ("fails", "clean")
-                if waits and now - node.since > WAIT_SECONDS + SLACK_SECONDS:
-                    yield group, rank
+                if waits and now - node.since > seconds + SLACK_SECONDS:
+                    yield group, key
+
+
+def _table(status: Body) -> list[Body]:
+    attempt = place_of(status)[0]
+    tables = [t for t in status.get("pods") or [] if t.get("attempt") == attempt]
+    return [entry for table in tables for entry in table.get("replacements") or []]
+
+
+def replaces(status: Body) -> int:
+    """The latest round with new pods in the place of others; 0 without one."""
+    return max((entry["round"] for entry in _table(status)), default=0)
+
+
+def since_of(status: Body) -> dict[int, int]:
+    """By node rank, the first round of each pod that is there in the place of another one."""
+    entries = _table(status)
+    return {rank: e["round"] for e in entries for rank in parse_ranks(e["ranks"], MAX_NNODES)}
 
 
 def place_of(status: Body) -> tuple[int, int]:

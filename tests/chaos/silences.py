@@ -12,6 +12,7 @@ from tests.chaos.rounds import Deed, charged_of, place_of
 SILENT = "NodeSilent"
 AVOID_SECONDS = 60.0  # a job keeps off a silent node for so long
 NODE_DEEDS = ("stops", "goes-on", "unheard", "heard")
+_Place = tuple[int, int, int]  # attempt, rank, since
 
 
 class Silences:
@@ -19,22 +20,22 @@ class Silences:
 
     def __init__(self, breach: Callable[[str, str], None]) -> None:
         self._breach = breach
-        self._alive: defaultdict[str, set[tuple[int, int]]] = defaultdict(set)
-        """(attempt, rank) of nodes with ranks that may take a step, by uid of the job."""
-        self._newest: defaultdict[str, int] = defaultdict(int)
-        """The latest attempt that has begun, by uid of the job."""
-        self._stopped: set[tuple[str, int, int]] = set()
+        self._alive: defaultdict[str, dict[_Place, int]] = defaultdict(dict)
+        """The rounds of nodes with ranks that may take a step, by uid of the job."""
+        self._newest: defaultdict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
+        """The latest attempt and round that have begun, by uid of the job."""
+        self._stopped: set[tuple[str, _Place]] = set()
         self._unheard: set[tuple[str, int, int]] = set()
 
     def see(self, deed: Deed) -> None:
         """Take in what has been done."""
-        here, node = (deed.attempt, deed.rank), (deed.uid, deed.attempt, deed.rank)
+        here, node = (deed.attempt, deed.rank, deed.since), (deed.uid, deed.attempt, deed.rank)
         alive = self._alive[deed.uid]
         if deed.what in ("ends", "fails", "clean"):
-            alive.discard(here)
-            self._stopped.discard(node)
+            alive.pop(here, None)
+            self._stopped.discard((deed.uid, here))
         elif deed.what == "stops":
-            self._stopped.add(node)
+            self._stopped.add((deed.uid, here))
         elif deed.what == "unheard":
             self._unheard.add(node)
         elif deed.what == "heard":
@@ -42,11 +43,11 @@ class Silences:
         if deed.what != "goes-on":
             self._check(deed.uid)  # what goes on may end first
         if deed.what == "begins":
-            alive.add(here)
-            self._newest[deed.uid] = max(deed.attempt, self._newest[deed.uid])
+            alive[here] = deed.round
+            self._newest[deed.uid] = max((deed.attempt, deed.round), self._newest[deed.uid])
             self._check(deed.uid)
         elif deed.what == "goes-on":
-            self._stopped.discard(node)
+            self._stopped.discard((deed.uid, here))
 
     def at_rest(self) -> None:
         """Nothing is done any more."""
@@ -90,11 +91,11 @@ class Silences:
             self._breach("S5", f"{pod['metadata']['name']} is deleted by force")
 
     def _check(self, uid: str) -> None:
-        """No two attempts have ranks that may take a step."""
-        moving = {(a, r) for a, r in self._alive[uid] if (uid, a, r) not in self._stopped}
+        """No two attempts, or rounds, have ranks that may take a step."""
+        moving = {p: n for p, n in self._alive[uid].items() if (uid, p) not in self._stopped}
         newest = self._newest[uid]
-        if older := sorted(node for node in moving if node[0] < newest):
-            self._breach("S1", f"ranks {older} live beside those of attempt {newest}")
+        if older := sorted(p for p, number in moving.items() if (p[0], number) < newest):
+            self._breach("S1", f"ranks {older} live beside those of {newest}")
 
 
 def _silent_nodes(status: Body, now: str) -> set[str]:

@@ -18,7 +18,7 @@ from tests.chaos.workloads import QUEUES, SILENCES, WORKLOADS
 
 Trail = Sequence[Any]
 """Entries and deeds."""
-IN_PLACE, SILENT = "fails-in-place", "has-a-node-stopped"
+IN_PLACE, SILENT, REPLACED = "fails-in-place", "has-a-node-stopped", "replaces-rank-1"
 
 
 @cache
@@ -35,14 +35,16 @@ def promises(trail: Trail) -> set[str]:
     return {breach.promise for breach in auditor.at_rest()}
 
 
-def pod(trail: Trail, verb: str, attempt: int, rank: int) -> int:
+def pod(trail: Trail, verb: str, attempt: int, rank: int, since: int = 0) -> int:
     """Place of the operator's first such write of a pod."""
     wanted = {names.ATTEMPT_LABEL: str(attempt), names.RANK_LABEL: str(rank)}
+    name = names.pod_name("digits", attempt, rank, since)
     return next(
         n
         for n, e in enumerate(trail)
         if isinstance(e, Entry) and (e.by_operator, e.verb, e.kind) == (True, verb, "Pod")
         if wanted.items() <= e.object["metadata"]["labels"].items()
+        if e.object["metadata"]["name"] == name
     )
 
 
@@ -161,6 +163,36 @@ def sending(place: Callable[[Trail], int], **sent: object) -> Callable[[Trail], 
     return lambda trail: put(trail, place(trail), replace(trail[place(trail)], sent=sent))
 
 
+def deleted_by_force(trail: Trail) -> Trail:
+    """So is the pod that is heard."""
+    sent = {"preconditions": {"uid": "x"}, "gracePeriodSeconds": 0}
+    place = pod(trail, "delete", 0, 1)
+    runs = next(
+        e.after
+        for e in trail
+        if isinstance(e, Entry) and e.after and e.object["metadata"]["name"] == "digits-0-0"
+        if e.object["status"].get("phase") == "Running"
+    )
+    return put(trail, place, replace(trail[place], sent=sent, before=runs, after=None))
+
+
+def losses(trail: Trail) -> list[int]:
+    """Places at which the pod that is replaced goes."""
+    return [
+        n
+        for n, e in enumerate(trail)
+        if isinstance(e, Entry) and e.kind == "Pod"
+        if e.object["metadata"]["name"] == "digits-0-1"
+        if e.after is None or "deletionTimestamp" in e.after["metadata"]
+    ]
+
+
+def zombie(trail: Trail) -> Trail:
+    """The pod that was replaced begins the round, too."""
+    place = deed(trail, "begins", number=1, rank=1)
+    return put(trail, place, trail[place], replace(trail[place], since=0))
+
+
 SPOILT: list[tuple[str, str, Callable[[Trail], Trail]]] = [
     ("I1", "fails-once", twin),
     ("I2", "fails-once", survivors),
@@ -196,26 +228,26 @@ SPOILT: list[tuple[str, str, Callable[[Trail], Trail]]] = [
     (
         "S3",
         SILENT,
-        lambda t: rewritten(
-            t, status(t, attempt=1), budget={"charged": 1, "consecutiveRestarts": 1}
-        ),
+        lambda t: rewritten(t, status(t, round=1), budget={"charged": 1, "consecutiveRestarts": 1}),
     ),
     (
         "S4",
         SILENT,
         lambda t: put(
-            t, pod(t, "create", 1, 0), changed(t[pod(t, "create", 1, 0)], ("spec", "affinity"), {})
+            t,
+            pod(t, "create", 0, 1, 1),
+            changed(t[pod(t, "create", 0, 1, 1)], ("spec", "affinity"), {}),
         ),
     ),
-    (
-        "S5",
-        SILENT,
-        sending(lambda t: pod(t, "delete", 0, 0), preconditions={"uid": "x"}, gracePeriodSeconds=0),
-    ),
+    ("S5", SILENT, deleted_by_force),
+    ("S1", REPLACED, lambda t: without(t, deed(t, "ends", rank=1))),
+    ("I9", REPLACED, lambda t: rewritten(t, status(t, round=1), pods=[])),
+    ("R5", REPLACED, lambda t: without(t, *losses(t))),
+    ("R7", REPLACED, zombie),
 ]
 
 
-@pytest.mark.parametrize("life", ["fails-once", IN_PLACE, SILENT])
+@pytest.mark.parametrize("life", ["fails-once", IN_PLACE, SILENT, REPLACED])
 def test_a_good_run_breaks_nothing(life: str) -> None:
     assert len(good(life)) > 20 and promises(good(life)) == set()
 

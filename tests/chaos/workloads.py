@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_fields
+from functools import partial
 from typing import Any, Protocol
 
 from ddpjob import names
@@ -63,6 +64,7 @@ class Workload:
     # Its limit ends something. Where the operator's clock can be held, time passes only here.
     # Elsewhere it passes by itself, and the end depends on how fast the machine is.
     timed: Callable[[Cluster, Forward], Awaitable[None]] | None = None
+    anew: bool = False  # a fault may have all pods made anew, where otherwise some stay
     loose: tuple[str, ...] = ()  # fields of status that may differ from run to run
     first: int = 1  # the write from which on faults befall it; those before are as in other lives
     play: Play | None = None  # how its agents fare, where they wait to be asked on after a failure
@@ -178,11 +180,12 @@ async def take_the_name(cluster: Cluster) -> None:
     await cluster.delete(SERVICES, NAMESPACE, NAME, uid=theirs["metadata"]["uid"])
 
 
-async def lose_a_pod(cluster: Cluster) -> None:
-    """`kubectl delete pod` of rank 1, once the job runs."""
+async def lose_a_pod(cluster: Cluster, rank: int = 1) -> None:
+    """`kubectl delete pod`, once the job runs."""
     await in_state(cluster, "Running")
-    pod = await cluster.get(PODS, NAMESPACE, f"{NAME}-0-1")
-    await cluster.delete(PODS, NAMESPACE, f"{NAME}-0-1", uid=pod["metadata"]["uid"])
+    name = f"{NAME}-0-{rank}"
+    pod = await cluster.get(PODS, NAMESPACE, name)
+    await cluster.delete(PODS, NAMESPACE, name, uid=pod["metadata"]["uid"])
 
 
 async def lose_a_pod_between_rounds(cluster: Cluster) -> None:
@@ -295,6 +298,7 @@ WORKLOADS = (
         "loses-a-pod",
         runs_then_succeeds,
         "Succeeded",
+        {"failurePolicy": {"restartStrategy": "Recreate"}},
         acts=lose_a_pod,
         # PodDeleted, or ResultUnknown if the operator was away while it was being deleted.
         loose=("reason", "message", "node"),
@@ -364,8 +368,21 @@ WORKLOADS = (
         "Succeeded",
         _in_place(backoffSeconds=NO_PAUSE),
         acts=lose_a_pod_between_rounds,
+        anew=True,  # as below
         loose=("reason", "message", "node"),  # as above
         play=Play(fails_alone, stuck=(0,)),
+    ),
+    *(
+        Workload(
+            f"replaces-rank-{rank}",
+            runs,
+            "Succeeded",
+            _in_place(backoffSeconds=NO_PAUSE) | {"nnodes": 3},
+            acts=partial(lose_a_pod, rank=rank),
+            anew=True,  # if the operator was away while the pod ended
+            play=Play(lambda attempt, number, _: 0 if attempt or number else None),
+        )
+        for rank in (0, 1)
     ),
     Workload(
         "is-not-asked-on",
@@ -380,7 +397,7 @@ WORKLOADS = (
 def _silence(name: str, *troubles: Trouble, nnodes: int = 2) -> Workload:
     """A job whose nodes have these troubles in its first attempt; the next one ends well."""
     spec = _in_place(backoffSeconds=NO_PAUSE) | {"nnodes": nnodes}
-    play = Play(lambda attempt, *_: 0 if attempt else None, troubles=troubles)
+    play = Play(lambda attempt, number, _: 0 if attempt or number else None, troubles=troubles)
     return Workload(name, runs, "Succeeded", spec, first=nnodes + 7, play=play)  # Running
 
 

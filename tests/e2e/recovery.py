@@ -6,6 +6,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from ddpjob import names
 from ddpjob.api.base import quantity_value
 from tests.agentpod import without_rank
 from tests.cluster.kind import KindCluster
@@ -14,7 +15,7 @@ from tests.e2e.install import SYSTEM, Job, evict, signal_rank, wait_until
 
 SCRIPT = ROOT / "tests" / "e2e" / "scripts" / "steady.py"
 HANG_SECONDS = 20  # a loaded machine takes long to use up memory
-CPU_MILLIS = 800  # of a node's 2000: two pods of the job fit on one, once the other is lost
+CPU_MILLIS = 500  # of a node's 2000: beside one that ends, and where the other node is lost
 SPARE_MILLIS = 400  # what an urgent pod leaves of a node, so that it fits beside no pod of the job
 SOON, NODE_LOST = 120.0, 300.0  # s; ten times what it takes, and more
 Undo = ExitStack
@@ -44,6 +45,8 @@ class Fault:
     most_seconds: float = SOON
     in_place: bool = False
     """It ends processes alone, so the same pods may go on."""
+    replaced: bool = False
+    """The other pod stays, and this one is replaced."""
     rank: int = 1
     """Node rank of the pod that it befalls."""
     freezes: bool = False
@@ -160,9 +163,9 @@ FAULTS = (
     Fault("a rank is stopped", stop, "Hang", in_place=True),
     Fault("a rank outgrows its memory", asking("eat"), "OOMKilled", in_place=True),
     Fault("a rank raises an exception", asking("raise"), "Exception", in_place=True),
-    Fault("a pod is deleted", delete, "PodDeleted", charged=False),
-    Fault("a pod is evicted", drain, "Evicted", charged=False),
-    Fault("a pod is preempted", preempt, "Preempted", charged=False),
+    Fault("a pod is deleted", delete, "PodDeleted", charged=False, replaced=True),
+    Fault("a pod is evicted", drain, "Evicted", charged=False, replaced=True),
+    Fault("a pod is preempted", preempt, "Preempted", charged=False, replaced=True),
     Fault("a node's kubelet dies", lose_node, "NodeLost", charged=False, most_seconds=NODE_LOST),
 )
 
@@ -211,14 +214,16 @@ def steady_job(
         volumeMounts=mounts,
         template={"spec": {"topologySpreadConstraints": [SPREAD]}},
     )
-    wait_until(lambda: stepped_at(job, pods_of(job, 0), 0, nproc), 300, "first step")
+    wait_until(lambda: stepped_at(job, pods_of(job), 0, nproc), 300, "first step")
     yield job
     job.delete()
 
 
-def pods_of(job: Job, attempt: int) -> list[str]:
-    """Names of an attempt's two pods."""
-    return [f"{job.name}-{attempt}-{node}" for node in range(2)]
+def pods_of(job: Job) -> list[str]:
+    """Names of the job's pods by their ranks, without those that others have replaced."""
+    found = [(names.parse_pod_name(job.name, name), name) for name in job.pods()]
+    latest = {place[1]: name for place, name in sorted(found) if place}
+    return [latest[rank] for rank in sorted(latest)]
 
 
 def stepped_at(job: Job, pods: Sequence[str], since: float, nproc: int = 1) -> float | None:
@@ -266,32 +271,34 @@ def recover(
     Then `look`, before what the fault has done is put right.
     """
     status = job.status
-    attempt, strategy = status["attempt"], job.spec["failurePolicy"]["restartStrategy"]
-    after = (attempt + 1, 0)
-    if strategy == "InPlace" and fault.in_place:
-        after = (attempt, status.get("round", 0) + 1)
-    place = f"{after[0]} {after[1]} "
+    before = status["attempt"], status.get("round", 0)
     shown = '{.status.attempt} {.status.round} {.status.state}{"\\n"}'
     watch = ("get", "ddpjob", job.name, "-n", job.namespace, "--watch", f"-o=jsonpath={shown}")
     with ExitStack() as undo:
         seen = undo.enter_context(job.cluster.kubectl_lines(*watch))
         wait_until(lambda: seen, 30, "watch")
         began = time.time()
-        began = fault.happens(job, pods_of(job, attempt)[fault.rank], undo) or began
+        began = fault.happens(job, pods_of(job)[fault.rank], undo) or began
         if without_operator:
             kill_operator(job.cluster)
         times = []
-        for what, text in {"restart": place, "running nodes": f"{place}Running"}.items():
+        for what, state in {"restart": "", "running nodes": "Running"}.items():
 
-            def has_come(text: str = text) -> float | None:
-                return next((at for at, line in seen if line.startswith(text)), None)
+            def has_come(state: str = state) -> float | None:
+                later = ((at, line) for at, line in seen if _place(line) > before)
+                return next((at for at, line in later if line.endswith(state)), None)
 
             at = wait_until(has_come, fault.most_seconds, f"{what} after: {fault.name}")
             times.append((at or 0) - began)
         stepped = wait_until(
-            lambda: stepped_at(job, pods_of(job, after[0]), began, job.spec["nprocPerNode"]),
+            lambda: stepped_at(job, pods_of(job), began, job.spec["nprocPerNode"]),
             fault.most_seconds,
             f"step: {fault.name}",
         )
         look()
     return Recovery(times[0], times[1], (stepped or 0) - began)
+
+
+def _place(line: str) -> tuple[int, int]:
+    attempt, number, _ = line.split(" ")
+    return int(attempt or 0), int(number or 0)

@@ -72,7 +72,7 @@ def pause_container(job: Job, pod: str, undo: Undo) -> None:
 
 
 def _silent(name: str, happens: Callable[[Job, str, Undo], None], **fields: Any) -> Fault:
-    return Fault(name, happens, "NodeSilent", charged=False, **fields)
+    return Fault(name, happens, "NodeSilent", charged=False, replaced=True, **fields)
 
 
 FAULTS = (

@@ -10,7 +10,7 @@ import yaml
 from tests.cluster.kind import KindCluster
 from tests.e2e.install import EXAMPLES, Job, gone, operator_pods, wait_until
 from tests.e2e.networkpolicy import is_enforced, lets_in
-from tests.e2e.recovery import FAULTS, recover, steady_job
+from tests.e2e.recovery import FAULTS, pods_of, recover, steady_job
 
 pytestmark = pytest.mark.usefixtures("installed")
 
@@ -22,8 +22,8 @@ def test_the_ranks_train_again_after_every_fault(
     charged, attempt, number, reasons = 0, 0, 0, list[str]()
     with steady_job(kind_cluster, namespace, foreign_image) as job:
         for count, fault in enumerate(FAULTS, start=1):
-            pod = f"{job.name}-{attempt}-1"
-            attempt, number = (attempt, number + 1) if fault.in_place else (attempt + 1, 0)
+            pod = pods_of(job)[1]
+            before = attempt, number
             took = recover(job, fault, without_operator=without_operator)
             print(f"{fault.name}: {took}")
             status = job.status
@@ -36,8 +36,10 @@ def test_the_ranks_train_again_after_every_fault(
                 assert failure["pod"] == pod, failure
                 assert failure["rank"] == 1 and failure["node"], failure
             charged += fault.charged
-            place = status["restarts"], status["attempt"], status["round"]
-            assert place == (count, attempt, number)
+            attempt, number = status["attempt"], status["round"]
+            stays = fault.in_place or fault.replaced and not unseen
+            expected = (before[0], before[1] + 1) if stays else (before[0] + 1, 0)
+            assert (status["restarts"], attempt, number) == (count, *expected)
             assert status["budget"]["charged"] == charged
             if fault.charged:
                 assert job.logs(failure["pod"]), "readable until the next failure"

@@ -57,11 +57,11 @@ def test_a_silent_node_is_left_at_once(
         print(f"{fault.name}: {took}")
         status = job.status
         assert status["failure"]["reason"] == "NodeSilent", status["failure"]
-        assert (status["attempt"], status["restarts"], status["budget"]["charged"]) == (1, 1, 0)
+        assert (status["attempt"], status["round"], status["budget"]["charged"]) == (0, 1, 0)
         assert node not in {node_of(job, pod) for pod in job.pods()}
         wait_until(lambda: not left(), 60, "end of the lost pod's ranks")
         again = job.status
-        assert (again["attempt"], again["restarts"]) == (1, 1), again
+        assert (again["attempt"], again["restarts"]) == (0, 1), again
     gone(kind_cluster, "-n", namespace)
 
 

@@ -105,7 +105,7 @@ def check(cluster: KindCluster, before: Path) -> list[str]:
         attempt = running.status["attempt"]
         kill(running, f"{running.name}-{attempt}-1", None)  # type: ignore[arg-type]
         running.until(lambda status: status["attempt"] == attempt + 1, 120, "next attempt")
-        pods = pods_of(running, attempt + 1)
+        pods = pods_of(running)
         wait_until(lambda: stepped_at(running, pods, 0), 120, "step of the next attempt")
         suspended.patch(suspend=False)
         suspended.in_state("Succeeded")

@@ -1,0 +1,77 @@
+"""A pod is lost, and the others stay: real agents on a real API server."""
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+
+from ddpjob import names
+from ddpjob.cluster import PODS
+from ddpjob.json_depth import Body
+from tests.api.jobs import Jobs
+from tests.api.processes import jobs
+from tests.api.test_rounds import begin, end_well, is_in, trains
+from tests.cluster.operator import OperatorProcess
+
+__all__ = ["jobs"]  # a fixture
+pytestmark = pytest.mark.timeout(400)
+
+
+async def delete(jobs: Jobs, name: str) -> None:
+    await jobs.client.request("DELETE", f"{PODS.path(jobs.namespace)}/{name}")
+
+
+async def uids(jobs: Jobs) -> dict[str, str]:
+    """Of the pods, by name."""
+    return {p["metadata"]["name"]: p["metadata"]["uid"] for p in await jobs.pods_as_they_are()}
+
+
+@pytest.mark.parametrize("rank", [1, 0])
+async def test_a_deleted_pod_is_replaced_and_the_other_one_stays(
+    jobs: Jobs, tmp_path: Path, rank: int
+) -> None:
+    await begin(jobs, tmp_path)
+    before, name = await uids(jobs), names.pod_name("digits", 0, rank)
+    for number in range(3):
+        await delete(jobs, name)
+        await trains(jobs, tmp_path, 0, number + 1)
+        status = await is_in(jobs, 0, number + 1)
+        assert status["failure"]["reason"] == "PodDeleted"
+        name = names.pod_name("digits", 0, rank, number + 1)
+        other = names.pod_name("digits", 0, 1 - rank)
+        after = await uids(jobs)
+        assert after.keys() == {name, other} and after[other] == before[other]
+    status = await end_well(jobs, tmp_path)
+    assert (status["attempt"], status["restarts"], status["budget"]["charged"]) == (0, 3, 0)
+
+
+@pytest.mark.deep
+@pytest.mark.gate
+async def test_the_operator_dies_while_a_pod_is_replaced(
+    jobs: Jobs, tmp_path: Path, operator: OperatorProcess
+) -> None:
+    await begin(jobs, tmp_path)
+    pause, last = random.Random(7), {0: "digits-0-0", 1: "digits-0-1"}
+    number = 0
+    for turn in range(6):
+        rank = turn % 2
+        await delete(jobs, last[rank])
+        await asyncio.sleep(pause.uniform(0, 1.0))
+        operator.kill()
+        operator.start()
+        before = number
+
+        def runs_on(job: Body, before: int = before) -> bool:
+            return job["status"]["state"] == "Running" and place(job) > (0, before)
+
+        attempt, number = place(await jobs.until(runs_on))
+        if attempt:  # nobody saw how it had ended
+            break
+        pods = await uids(jobs)
+        last = {names.node_rank(name) or 0: name for name in pods}
+    await end_well(jobs, tmp_path)
+
+
+def place(job: Body) -> tuple[int, int]:
+    return job["status"]["attempt"], job["status"]["round"]
