@@ -45,9 +45,9 @@ def test_two_replicas_outlive_a_drain_and_a_death_and_become_one_again(
     kind_cluster: KindCluster, namespace: str, trainer_image: str
 ) -> None:
     cluster = kind_cluster
-    job = Job.from_spec(
-        cluster, namespace, "sleeper", image=trainer_image, nnodes=2, launcher="none", command=SLEEP
-    )
+    anew = {"restartStrategy": "Recreate"}  # as many decisions as there can be
+    sleeps = {"launcher": "none", "command": SLEEP, "failurePolicy": anew}
+    job = Job.from_spec(cluster, namespace, "sleeper", image=trainer_image, nnodes=2, **sleeps)
     job.in_state("Running")
     before = job.pods().keys()
     upgrade(cluster, 2)

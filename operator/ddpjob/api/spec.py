@@ -203,7 +203,7 @@ def _gpus_cel(resources: str) -> str:
         for name in GPU_RESOURCES
     )
     limits = f"{resources}.limits"
-    count = f"quantity(string({limits}[r])).asInteger()"
+    count = f"int(quantity(string({limits}[r])).asApproximateFloat())"
     return f"(has({limits}) ? {limits}.filter(r, {names}).map(r, {count}).sum() : 0)"
 
 
