@@ -11,8 +11,8 @@ from ddpjob_agent.records import integer, objects, past
 
 # A Python process that passes a child's exit code on ends at most so long after the child.
 PASSED_ON_SECONDS = 2.0
-# A shell may tidy up before.
-TIDY_SECONDS = 10.0
+# A shell may tidy up before, and Python with torch takes long to end on a busy machine.
+TIDY_SECONDS = 30.0
 
 
 def ended_at(record: Mapping[str, Any], now: float) -> float:
