@@ -15,10 +15,10 @@ from aiohttp import web
 from ddpjob.controller import groups, silence
 from ddpjob.controller.agenthttp import MAX_BYTES, session
 from ddpjob.controller.groups import GroupPage, Groups, fetch_group
-from ddpjob.controller.memory import Head, JobRecord, Made
+from ddpjob.controller.memory import Head, JobRecord
 from ddpjob.controller.silence import Silence
 from ddpjob.handlers import MOST_DESCRIPTORS, raise_descriptors
-from ddpjob.plan.model import NodeExit, Order, PodRecord, Report, RoundStatus
+from ddpjob.plan.model import Made, NodeExit, Order, PodRecord, Report, RoundStatus
 from ddpjob.settings import Settings
 from tests.builders import job, record_of_job, running
 from tests.cluster.webserver import listening

@@ -12,9 +12,9 @@ from aiohttp import web
 
 from ddpjob.controller import silence
 from ddpjob.controller.agenthttp import session
-from ddpjob.controller.memory import Head, JobRecord, Made
+from ddpjob.controller.memory import Head, JobRecord
 from ddpjob.controller.silence import LEASE_PART, LEAST_MISSED, Evidence, Silence
-from ddpjob.plan.model import Order, PodRecord, Report, RoundStatus
+from ddpjob.plan.model import Made, Order, PodRecord, Report, RoundStatus
 from ddpjob_agent.nodes.lease import LEASE
 from tests.builders import failed, job, record_of_job, running, summary
 from tests.cluster.webserver import listening

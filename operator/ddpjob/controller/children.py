@@ -17,12 +17,12 @@ from ddpjob import names
 from ddpjob.api import DDPJob, broken_expressions
 from ddpjob.cluster import CONFIGMAPS, DDPJOBS, NETWORK_POLICIES, PODS, SERVICES, Cluster, Resource
 from ddpjob.controller.gangs import Gangs
-from ddpjob.controller.memory import Caches, JobRecord, Memory, Rendered, made_of, place_of
+from ddpjob.controller.memory import Caches, JobRecord, Memory, Rendered, place_of
 from ddpjob.errors import AlreadyExists, ClusterError, Conflict, NotFound, Refused
 from ddpjob.json_depth import Body, aside
 from ddpjob.plan.cleanup import SPARED_SECONDS
 from ddpjob.plan.model import Decision, Deletion, PodRecord
-from ddpjob.plan.own import name_of, proofs
+from ddpjob.plan.own import made_of, name_of, proofs
 from ddpjob.plan.podrecord import pod_record
 from ddpjob.pods import render
 from ddpjob.settings import Settings

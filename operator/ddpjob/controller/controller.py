@@ -16,12 +16,12 @@ from ddpjob.cluster.informer import STALE_SECONDS, Cache, Informer
 from ddpjob.controller.agents import Agents
 from ddpjob.controller.children import Children
 from ddpjob.controller.lease import Elector
-from ddpjob.controller.memory import Caches, Head, JobRecord, Made, job_record
+from ddpjob.controller.memory import Caches, Head, JobRecord, job_record
 from ddpjob.controller.queue import KeyedQueue
 from ddpjob.controller.reconcile import Reconciler
 from ddpjob.controller.workloads import WORKLOADS, Workloads
 from ddpjob.errors import ClusterError, Refused
-from ddpjob.plan.model import PodRecord, Report, RoundStatus, Workload
+from ddpjob.plan.model import Made, PodRecord, Report, RoundStatus, Workload
 from ddpjob.plan.podrecord import pod_record
 from ddpjob.plan.workload import workload_record
 from ddpjob.pods import agent_zip

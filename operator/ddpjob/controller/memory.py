@@ -13,10 +13,11 @@ from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 from ddpjob import api, names
-from ddpjob.api import Admission, DDPJob, Status, oversize
+from ddpjob.api import Admission, DDPJob, oversize
 from ddpjob.errors import DDPJobError, InvalidJob
 from ddpjob.json_depth import read_json, write_json
-from ddpjob.plan.model import Order, PodRecord, Report, RoundStatus
+from ddpjob.plan.model import Made, Order, PodRecord, Report, RoundStatus
+from ddpjob.plan.own import made_of
 from ddpjob.pods.render import PodTemplate
 
 _AT_REST = ("suspend", "managedBy", "nnodes", "cleanPodPolicy", "ttlSecondsAfterFinished")
@@ -106,16 +107,9 @@ def _in_brief(status: Mapping[str, Any]) -> dict[str, Any]:
     return brief | {"conditions": [{**condition, "message": ""} for condition in named]}
 
 
-Made = tuple[int, int]
-"""Attempt, and the first round of the pods that are created in it."""
 Place = tuple[int, Made, Admission | None]
 """Generation, what is created, and what Kueue has admitted the job with: its pods follow from it.
 """
-
-
-def made_of(status: Status) -> Made:
-    """Return the `Made` of the pods that are to be created, if some are missing."""
-    return status.attempt, status.own_pods.latest
 
 
 def place_of(job: DDPJob) -> Place:

@@ -17,7 +17,6 @@ from ddpjob.controller.memory import (
     Rendered,
     elapsed,
     job_record,
-    made_of,
     place_of,
 )
 from ddpjob.controller.recovery import recover
@@ -27,6 +26,7 @@ from ddpjob.json_depth import Body, aside, read_json
 from ddpjob.plan.columns import with_columns
 from ddpjob.plan.decide import decide
 from ddpjob.plan.model import Decision, Event, Observed, Queue
+from ddpjob.plan.own import made_of
 from ddpjob.plan.podrecord import pod_record
 from ddpjob.plan.reasons import INVALID
 from ddpjob.plan.status import with_condition

@@ -20,8 +20,8 @@ from typing import Annotated
 from pydantic import Field
 
 from ddpjob.controller.agenthttp import AgentHttp
-from ddpjob.controller.memory import Desk, Head, Made
-from ddpjob.plan.model import PodRecord
+from ddpjob.controller.memory import Desk, Head
+from ddpjob.plan.model import Made, PodRecord
 from ddpjob.plan.restart import heard_nobody
 from ddpjob.plan.termination import ProgressPage
 

@@ -17,7 +17,7 @@ from ddpjob.plan.failure import after_failure, restart_or_fail
 from ddpjob.plan.finish import complete, is_suspending, seconds_left, suspend, time_is_up
 from ddpjob.plan.in_place import after_exits, is_waiting, with_ends, with_wait
 from ddpjob.plan.model import Decision, Observed, PodRecord, requeue
-from ddpjob.plan.own import BEGUN, Inputs, Pods, is_own, order_of, sort_pods, with_own
+from ddpjob.plan.own import BEGUN, Inputs, Pods, is_own, made_of, order_of, sort_pods, with_own
 from ddpjob.plan.podrecord import seconds_to_slow
 from ddpjob.plan.queue import eviction, with_workload
 from ddpjob.plan.reasons import COMPLETED
@@ -46,8 +46,7 @@ def decide(job: DDPJob, observed: Observed, now: float) -> Decision:
     if observed.queue:
         decision = with_workload(job, decision, observed.queue, observed.pods)
     status = decision.status
-    before, new = job.status.own_pods.latest, status.own_pods.latest
-    if status.state == "Restarting" and (status.attempt, new) != (job.status.attempt, before):
+    if status.state == "Restarting" and made_of(status) != made_of(job.status):
         status = with_own_root(job, status, observed)
     created = job.metadata.creation_timestamp
     status = with_time_booked(job.status, status, now, created=created)

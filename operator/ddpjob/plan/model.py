@@ -298,6 +298,10 @@ class Event:
         object.__setattr__(self, "message", printable(self.message, MAX_EVENT_MESSAGE))
 
 
+Made = tuple[int, int]
+"""Attempt, and the first round of the pods that are created in it."""
+
+
 @dataclass(frozen=True)
 class Order:
     """What the operator tells a job's group."""
@@ -306,8 +310,8 @@ class Order:
     """The round that status has, or the one before while ranks of that one may live on."""
     ends: bool = False
     """Nodes whose ranks have failed are to end their pods."""
-    made: tuple[int, int] = (0, 0)
-    """The attempt, and the latest round with new pods."""
+    made: Made = (0, 0)
+    """The kind of the latest pods."""
     pods: str = ""
     """The pods that have replaced others, as `RANK:PRINT,…`; no print of those that are to come."""
     members: frozenset[str] = frozenset()

@@ -20,7 +20,7 @@ from types import MappingProxyType
 
 from ddpjob import names
 from ddpjob.api import DDPJob, OwnPods, Replacements, Status
-from ddpjob.plan.model import Observed, Order, PodRecord
+from ddpjob.plan.model import Made, Observed, Order, PodRecord
 from ddpjob.ranks import MAX_NNODES, format_ranks, parse_ranks
 
 _SIZE = 16  # bytes of a mark and of a hash: guessing one takes 2^128 tries, not 5,000 pods
@@ -227,7 +227,12 @@ def order_of(status: Status, pods: Pods, *, ends: bool) -> Order:
         seen = at[rank].uid_print if rank in at else ""
         prints.append(f"{rank}:{known or seen}")
     members = frozenset(pod.uid for pod in pods.current) if 0 in since else frozenset[str]()
-    return Order(number, ends, (status.attempt, table.latest), ",".join(prints), members)
+    return Order(number, ends, made_of(status), ",".join(prints), members)
+
+
+def made_of(status: Status) -> Made:
+    """Return the `Made` of the pods that are to be created, if some are missing."""
+    return status.attempt, status.own_pods.latest
 
 
 def awaits_pods(status: Status) -> bool:

@@ -14,7 +14,7 @@ from ddpjob import api, names
 from ddpjob.api import DDPJob, SilentNode, Status
 from ddpjob.plan.budget import reported_step, with_highest_step
 from ddpjob.plan.model import UNSCHEDULABLE, Decision, Event, Observed, PodRecord, requeue
-from ddpjob.plan.own import Inputs, proofs, with_new_pods, with_root
+from ddpjob.plan.own import Inputs, made_of, proofs, with_new_pods, with_root
 from ddpjob.plan.reasons import AVOIDANCE_OVER, NODE_SILENT, STARTING, because
 from ddpjob.plan.status import with_condition, with_history
 from ddpjob.plan.termination import termination_of
@@ -120,8 +120,7 @@ def _left(status: Status) -> Status:
 
 def with_own_root(job: DDPJob, status: Status, observed: Observed) -> Status:
     """Return `status` with the root that proves the pods this operator makes in the attempt."""
-    latest = status.own_pods.latest
-    own = proofs(observed.key, job.uid, status.attempt, latest, job.spec.nnodes)
+    own = proofs(observed.key, job.uid, *made_of(status), job.spec.nnodes)
     return with_root(status, own.root)
 
 

@@ -113,7 +113,7 @@ def pods(job: DDPJob, agent: Agent, policy: Policy) -> PodTemplate:
     if job.spec.scheduling and job.spec.scheduling.queue and policy.gang.scheduler != "volcano":
         rule = f"is of Volcano, and this installation has gang.scheduler {policy.gang.scheduler}"
         raise InvalidJob("spec.scheduling.queue", rule, job.spec.scheduling.queue)
-    bare = job.model_copy(update={"status": Status(admission=job.status.admission)})
+    bare = job.model_copy(update={"status": Status()})
     text = orjson.dumps(both(bare, agent, policy)[:2]).decode()
     text = text.replace(_RANK, "@rank@").replace(_TOKEN, "@token@")
     spec_hash = hashlib.sha256(text.encode()).hexdigest()[:16]
