@@ -26,7 +26,7 @@ JOB_LABEL = f"{GROUP}/job"
 JOB_UID_LABEL = f"{GROUP}/job-uid"
 # The `status.attempt` for which the pod was created: 0, 1, …
 ATTEMPT_LABEL = f"{GROUP}/attempt"
-# The pod's node rank, from 0 to nnodes - 1.
+# The pod's node rank, from 0 to nnodes - 1; of a spare `s` and its number, as in its name.
 RANK_LABEL = f"{GROUP}/rank"
 # What the job's agents and the operator know each other by, on the job's Service.
 TOKEN_ANNOTATION = f"{GROUP}/token"
@@ -35,6 +35,8 @@ OLD_AGENT_ANNOTATION = f"{GROUP}/agent"
 # The same in the environment of the job's trainers.
 TOKEN_VARIABLE = "DDPJOB_TOKEN"
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{32}")
+# Stands for the node rank in the environment of a spare; its agent puts the rank in its place.
+SPARE_RANK = "@ddpjob-rank@"
 # The proof that the operator has created the pod; see plan/own.py.
 PROOF_ANNOTATION = f"{GROUP}/proof"
 # The hash of the pods of an attempt. All pods of the attempt have the same one.
@@ -123,9 +125,15 @@ def is_gpu(resource: str) -> bool:
 def pod_name(job: str, attempt: int, rank: int | str, since: int = 0) -> str:
     """Return the name, and hostname, of the pod of node rank `rank` in attempt `attempt`.
 
-    `since` is the first round of a pod that replaces another one, and 0 for all other pods.
+    `since` is the first round of a pod that replaces another one, and 0 for all other pods. A rank
+    of -1 is the first spare, which keeps its name when it gets a rank.
     """
-    return f"{job}-{attempt}-{rank}" + (f"-r{since}" if since else "")
+    return f"{job}-{attempt}-{rank_text(rank)}" + (f"-r{since}" if since else "")
+
+
+def rank_text(rank: int | str) -> str:
+    """Return a node rank as names and labels of pods have it: `3`, or `s1` of the first spare."""
+    return f"s{-rank}" if isinstance(rank, int) and rank < 0 else str(rank)
 
 
 def gang_name(job: str, attempt: int) -> str:
@@ -143,7 +151,8 @@ MAX_ATTEMPT = 999_999_999
 # Characters.
 MAX_HOSTNAME = 63
 _PLACE = re.compile(
-    r"(?:.*-)?(0|[1-9][0-9]{0,8})-(0|[1-9][0-9]{0,5})(?:-r([1-9][0-9]{0,8}))?", re.ASCII
+    r"(?:.*-)?(0|[1-9][0-9]{0,8})-(?:(0|[1-9][0-9]{0,5})(?:-r([1-9][0-9]{0,8}))?|s([1-9][0-9]{0,5}))",
+    re.ASCII,
 )
 
 
@@ -155,13 +164,13 @@ def parse_pod_name(job: str, pod: str) -> tuple[int, int, int] | None:
     found = _PLACE.fullmatch(pod)
     if found is None or pod[: found.start(1)] != f"{job}-":
         return None
-    return int(found[1]), int(found[2]), int(found[3] or 0)
+    return int(found[1]), -int(found[4]) if found[4] else int(found[2]), int(found[3] or 0)
 
 
 def node_rank(pod: str) -> int | None:
     """Return the node rank in a pod's name, whatever its job; None where there is none."""
     found = _PLACE.fullmatch(pod)
-    return int(found[2]) if found else None
+    return int(found[2]) if found and found[2] else None
 
 
 def agent_config_name(digest: str) -> str:

@@ -92,7 +92,8 @@ def run(config: Config, mode: str, arguments: list[str]) -> int:
 
             return conclude(problem, {}, config.termination_log)
     # In the place of another pod it is started once the others are ready.
-    master = master_of(config) if config.round else start(launcher, config, mode, arguments, setup)
+    is_late = config.round > 0 or config.is_spare
+    master = master_of(config) if is_late else start(launcher, config, mode, arguments, setup)
     from ddpjob_agent.rounds import Rounds
 
     return Rounds(config, mode, arguments, launcher, setup).run(master)

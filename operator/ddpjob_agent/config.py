@@ -15,6 +15,8 @@ OUT_OF_MEMORY, TERMINATED = 137, 143
 # torchrun's own limit for a static rendezvous.
 RENDEZVOUS_SECONDS = 900
 LOOPBACK = "127.0.0.1"
+# Stands for a spare's rank in its environment and its command: `names.SPARE_RANK`.
+SPARE_RANK = "@ddpjob-rank@"
 # So many rounds in a row have ports of their own.
 PORTS = 16
 
@@ -55,7 +57,11 @@ class Config:
         # The pod's first one. Where it is not 0, this pod is there in the place of another one.
         self.round = whole("DDPJOB_ROUND", 0, 0)
         self.restarts = whole("DDPJOB_RESTARTS", 0, 0)  # of the job, before this attempt
-        self.node_rank = whole("DDPJOB_NODE_RANK", 0, most=self.nnodes - 1)
+        # A spare has no rank at first, and is no node.
+        self.is_spare = env.get("DDPJOB_NODE_RANK") == SPARE_RANK
+        self.node_rank = -1
+        if not self.is_spare:
+            self.node_rank = whole("DDPJOB_NODE_RANK", 0, most=self.nnodes - 1)
         self.master_addr = text("MASTER_ADDR")
         self.master_port = whole("MASTER_PORT", 1, most=65535)
         file = os.path.join(self.run_dir, "progress.json")

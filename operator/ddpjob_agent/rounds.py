@@ -10,7 +10,7 @@ import tempfile
 import time
 from typing import TYPE_CHECKING, Any, Callable  # noqa: UP035 - Python 3.8
 
-from ddpjob_agent.config import NO_RENDEZVOUS, Config, say
+from ddpjob_agent.config import NO_RENDEZVOUS, SPARE_RANK, Config, say
 from ddpjob_agent.environment import prepare_folders
 from ddpjob_agent.failures.failures import Failure
 from ddpjob_agent.failures.verdict import (
@@ -23,12 +23,21 @@ from ddpjob_agent.failures.verdict import (
     termination_message,
     write_termination,
 )
-from ddpjob_agent.nodes.group import CLEAN, ENDED, FAILED, RUNNING, Group, Node, failure_of
+from ddpjob_agent.nodes.group import (
+    CLEAN,
+    ENDED,
+    FAILED,
+    RUNNING,
+    Group,
+    Node,
+    failure_of,
+    print_of,
+)
 from ddpjob_agent.nodes.link import Link
 from ddpjob_agent.processes import Launcher
 from ddpjob_agent.progress import Progress
 from ddpjob_agent.round import Round
-from ddpjob_agent.start import Setup, start
+from ddpjob_agent.start import Setup, prepare, start
 
 if TYPE_CHECKING:
     from ddpjob_agent.nodes.heartbeat import Heartbeats
@@ -99,33 +108,34 @@ class Rounds:
         config, wake_up = self.first, self.launcher.wake_up
         if not self.token:
             return
-        if config.node_rank == 0:
-            self.group = Group(config.nnodes, wake_up, waits=config.round > 0)
+        if config.node_rank == 0 or config.is_spare:  # which may become it
+            waits = config.round > 0 or config.is_spare
+            self.group = Group(config.nnodes, wake_up, waits=waits)
         if config.in_place:
-            self.link = self.group or Link(config, self.token, master, wake_up)
-        if config.node_timeout:
+            is_head = config.node_rank == 0
+            self.link = self.group if is_head else Link(config, self.token, master, wake_up)
+        self.make_beats(master)
+
+    def make_beats(self, master: str) -> None:
+        """Listen for the other nodes, or to rank 0's at this address. A spare is no node."""
+        config, old, on_lost = self.first, self.beats, self.launcher.kill_now
+        if config.node_timeout and not config.is_spare:
             from ddpjob_agent.nodes.heartbeat import HeadHeartbeats, MemberHeartbeats
 
-            token, on_lost = self.token, self.launcher.kill_now
             if self.group is not None:
-                self.beats = HeadHeartbeats(config, token, self.group, on_lost)
+                self.beats = HeadHeartbeats(config, self.token, self.group, on_lost)
             else:
-                self.beats = MemberHeartbeats(config, token, master, on_lost)
+                self.beats = MemberHeartbeats(config, self.token, master, on_lost)
+            if old is not None:
+                old.is_over = True
 
     def follow(self, address: str) -> None:
         """Be in touch with the pod that has become rank 0's, if it is another one than before."""
-        config, link = self.first, self.link
-        if not isinstance(link, Link) or address == link.host:
-            return
-        config.master_addr = address
-        if config.node_timeout:
-            from ddpjob_agent.nodes.heartbeat import MemberHeartbeats
-
-            old, on_lost = self.beats, self.launcher.kill_now
-            self.beats = MemberHeartbeats(config, self.token, address, on_lost)
-            if old is not None:
-                old.is_over = True
-        link.move(address)
+        link = self.link
+        if isinstance(link, Link) and address != link.host:
+            self.first.master_addr = address
+            self.make_beats(address)
+            link.move(address)
 
     def is_out(self) -> bool:
         """Whether another pod is there in the place of this one."""
@@ -141,7 +151,9 @@ class Rounds:
 
     def page(self) -> dict[str, Any]:
         """The object served at /progress."""
-        return {**self.round.page, **({} if self.beats is None else self.beats.page())}
+        place = self.place() if self.first.is_spare else None
+        rank = {} if place is None else {"node_rank": place[0]}
+        return {**self.round.page, **({} if self.beats is None else self.beats.page()), **rank}
 
     def wanted(self) -> int:
         """The round that the group is to be in."""
@@ -158,11 +170,18 @@ class Rounds:
         """
         self.make_link(master)
         self.serve()
-        is_new = self.first.round > 0  # in the place of another pod, it has no launcher yet
+        if self.first.round > 0 or self.first.is_spare:
+            prepare(self.launcher, self.first, self.mode, self.arguments, self.setup)
+        # In the place of another pod, it has no launcher yet.
+        is_new = self.first.round > 0 or self.first.is_spare
+        end = self.wait_for_place() if self.first.is_spare else None
         while True:
             self.is_told = False
-            verdict = None if is_new else self.round.run(master)
-            end = self.wait_for_others(None, is_new=True) if is_new else self.leave(verdict)
+            verdict = end if is_new else self.round.run(master)
+            if not is_new:
+                end = self.leave(verdict)
+            elif end is None:
+                end = self.wait_for_others(None, is_new=True)
             is_new = False
             if end is not None:
                 self.launcher.kill_rest()
@@ -176,6 +195,44 @@ class Rounds:
                 self.drain(LOG_SECONDS)
                 return code
             self.begin(self.begun())
+
+    def place(self) -> tuple[int, int] | None:
+        """The rank that this spare has got, and its first round; None while it has none."""
+        own = self.group.place_of(print_of(self.first.pod_uid)) if self.group is not None else None
+        return own or (self.link.place if isinstance(self.link, Link) else None)
+
+    def wait_for_place(self) -> Verdict | None:
+        """Wait, as a spare, for a rank; the end where the group, or this pod, ends before."""
+        heard_at, stop = time.monotonic(), None
+        if isinstance(self.link, Link):
+            self.link.tell(self.first.node_rank, Node(0, CLEAN))
+        say("this pod is a spare: it waits for a node rank")
+        while stop is None and time.monotonic() - heard_at < HEAD_SECONDS:
+            found = self.place()
+            if found is not None:
+                self.take_place(*found)
+                return None
+            if self.link is None or self.link.is_heard():
+                heard_at = time.monotonic()
+            self.launcher.pause(1.0)
+            stop = self.launcher.terminated_at
+        return completed(time.time()) if stop is None else judge_stop(stop)
+
+    def take_place(self, rank: int, since: int) -> None:
+        """Be the pod of a node rank from now on, as if it had been made for it."""
+        config, text = self.first, str(rank)
+        say(f"this pod gets node rank {rank}")
+        config.node_rank, config.round, config.is_spare = rank, since, False
+        for name, value in os.environ.items():
+            if SPARE_RANK in value:
+                os.environ[name] = value.replace(SPARE_RANK, text)
+        self.arguments = [word.replace(SPARE_RANK, text) for word in self.arguments]
+        if rank > 0:
+            self.group = None
+        elif isinstance(self.link, Link):
+            self.link.is_over = True
+            self.link, config.master_addr = self.group, config.pod_ip
+        self.make_beats(config.master_addr)
 
     def serve(self) -> None:
         """Serve what this pod has to tell."""
@@ -258,9 +315,12 @@ class Rounds:
             if told != (number, self.wanted() == number):  # before the order it is not taken in
                 told = number, self.wanted() == number
                 link.tell(self.first.node_rank, Node(number, CLEAN))
-            return link.order.begun >= number
+            return link.order.begun >= number and not is_out()
 
-        if self.wait(has_begun, lambda: self.is_out() and not is_new):
+        def is_out() -> bool:
+            return self.is_out() and not is_new
+
+        if self.wait(has_begun, is_out):
             return None
         stop, words = self.launcher.terminated_at, self.silence()
         if stop is not None and not words:

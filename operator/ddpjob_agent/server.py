@@ -116,11 +116,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
         except ValueError:
             return self.send_error(400)
         pod = str(content.get("pod", ""))
-        if not group.is_member(rank, pod):
+        if rank < 0:
+            pause = group.hold_node(known, spare=pod)
+            place = {"place": group.place_of(pod)}
+        elif not group.is_member(rank, pod):
             return self.send_error(OTHER_POD)
-        group.tell(rank, node, pod)
-        pause = group.hold_node(known)
-        self.answer(JSON, compact({**vars(group.order), "again": pause}))
+        else:
+            group.tell(rank, node, pod)
+            pause, place = group.hold_node(known), {}
+        self.answer(JSON, compact({**vars(group.order), "again": pause, **place}))
 
     def content(self, limit: int) -> dict[str, Any] | None:
         """The JSON object that was posted; None where the answer says what is wrong with it."""
@@ -214,10 +218,10 @@ def serve(config: Config, pages: Pages) -> None:
 def hold_operator(group: Group, query: str) -> dict[str, Any]:
     """Take the operator's order, and answer once there is more to tell than it knows.
 
-    `round=R&after=S&hold=T&ends=0|1&heard=C&pods=P`: the job's round, the serial of the last
-    answer, the seconds to wait for another one, whether nodes whose ranks have failed are to end
-    their pods, the last answer's timestamp, and which pods have replaced others. An order that was
-    lost is given again with the next request.
+    `round=R&after=S&hold=T&ends=0|1&heard=C&pods=P&since=F`: the job's round, the serial of the
+    last answer, the seconds to wait for another one, whether nodes whose ranks have failed are to
+    end their pods, the last answer's timestamp, which pods have replaced others, and the first
+    round of the latest of these. An order that was lost is given again with the next request.
     """
     words = dict(pair.partition("=")[::2] for pair in query.split("&"))
     number, after, hold, ends = (
@@ -225,7 +229,8 @@ def hold_operator(group: Group, query: str) -> dict[str, Any]:
     )
     group.hear(seconds(words.get("heard", "")))
     if number is not None:
-        group.want(number, bool(ends), read_pods(words.get("pods", "")))
+        since = whole(words.get("since", "")) or 0
+        group.want(number, bool(ends), read_pods(words.get("pods", "")), since)
     group.hold_operator(after, hold or 0)
     return group.page()
 

@@ -62,6 +62,21 @@ def start(launcher: Launcher, config: Config, mode: str, arguments: list[str], s
     return env["MASTER_ADDR"]
 
 
+def prepare(
+    launcher: Launcher, config: Config, mode: str, arguments: list[str], setup: Setup
+) -> None:
+    """Have the fork server there before the launcher, which is to wait for other pods."""
+    env = launcher_env(config, os.environ, read_text("/etc/resolv.conf"), setup.hooks)
+    server = fork_server(config, mode, arguments, env)
+    if mode == "torchrun" and can_fork(config):
+        env["DDPJOB_LAUNCHER"] = "1"
+        if config.nproc_per_node > 1:  # as torchrun has it for its workers
+            env.setdefault("OMP_NUM_THREADS", "1")
+        server = [sys.executable, "-u", PROGRAM, "forkserver"], env
+    if server is not None:
+        launcher.start_server(*server)
+
+
 def master_of(config: Config) -> str:
     """The name, or the address, by which this pod asks for node rank 0."""
     return absolute_name(config.master_addr, config.namespace, read_text("/etc/resolv.conf"))

@@ -46,6 +46,25 @@ async def test_a_deleted_pod_is_replaced_and_the_other_one_stays(
     assert (status["attempt"], status["restarts"], status["budget"]["charged"]) == (0, 3, 0)
 
 
+@pytest.mark.parametrize("rank", [1, 0])
+async def test_a_spare_gets_the_rank_of_a_deleted_pod(
+    jobs: Jobs, tmp_path: Path, rank: int
+) -> None:
+    await begin(jobs, tmp_path, spares=1)
+    await jobs.until(lambda job: job["status"]["summary"]["nodes"] == "2/2+1")
+    before = await uids(jobs)
+    await delete(jobs, names.pod_name("digits", 0, rank))
+    await trains(jobs, tmp_path, 0, 1)
+    status = await is_in(jobs, 0, 1)
+    assert status["failure"]["reason"] == "PodDeleted"
+    other, spare = names.pod_name("digits", 0, 1 - rank), "digits-0-s1"
+    after = await uids(jobs)
+    assert after == {other: before[other], spare: before[spare]}
+    status = await end_well(jobs, tmp_path)
+    assert (status["attempt"], status["restarts"]) == (0, 1)
+    assert status["progress"]["round"] == 1
+
+
 @pytest.mark.deep
 @pytest.mark.gate
 async def test_the_operator_dies_while_a_pod_is_replaced(

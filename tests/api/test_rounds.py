@@ -45,10 +45,10 @@ IN_PLACE: dict[str, Any] = {
 KILLS = int(os.environ.get("DDPJOB_OPERATOR_KILLS", "6"))
 
 
-async def begin(jobs: Jobs, folder: Path) -> None:
+async def begin(jobs: Jobs, folder: Path, **spec: Any) -> None:
     """A job of two pods that trains."""
     args = [script(folder, TRAIN), str(folder)]
-    await jobs.create(args=args, nnodes=2, failurePolicy=IN_PLACE)
+    await jobs.create(args=args, nnodes=2, failurePolicy=IN_PLACE, **spec)
     await trains(jobs, folder, 0, 0)
     await jobs.in_state("Running")
 

@@ -34,7 +34,7 @@ from ddpjob_agent.nodes.lease import Beat, Head, Lease, Member
 from ddpjob_agent.rounds import HEAD_SECONDS, REPLACED_SECONDS, WAIT_SECONDS
 from ddpjob_agent.server import seconds, whole
 from tests.chaos.network import Network, Trouble, node_of
-from tests.chaos.rounds import Deed, What
+from tests.chaos.rounds import Deed, What, placed
 
 Answers = Callable[[str, Mapping[str, str], str], Awaitable[Body | None]]
 """(path, query, token) → a page, or None to hang up."""
@@ -70,8 +70,8 @@ class _Pod:
     since: int
     """The first round of a pod that is there in the place of another one."""
     lease: Lease | None = None
-    follows: int = 0
-    """`since` of the pod of rank 0 with which it is in touch."""
+    follows: str = ""
+    """The name of the pod of rank 0 with which it is in touch."""
     round: int = 0
     state: str = ""  # none of the group's yet, one of those, or `over`
     code: int = 0
@@ -127,9 +127,11 @@ class PlayedGroup:
         self.pods: dict[int, _Pod] = {}
         self.former: list[_Pod] = []
         """Those that have been replaced before they had ended."""
+        self.spares: list[_Pod] = []
+        """Those that have no rank."""
         self.members: dict[int, Member] = {}
         self._timeout = float(env.get("DDPJOB_NODE_TIMEOUT") or 0)
-        self._head_since = 0
+        self._head = names.pod_name(_labels(pod)[names.JOB_LABEL], self.attempt, 0)
         self.news = asyncio.Event()
         self._make_group(int(env["PET_NNODES"]))
 
@@ -149,17 +151,24 @@ class PlayedGroup:
 
     def see(self, body: Body) -> None:
         """Take in a pod that runs."""
-        rank = int(_labels(body)[names.RANK_LABEL])
-        name, job = body["metadata"]["name"], _labels(body)[names.JOB_LABEL]
-        place = names.parse_pod_name(job, name)
-        assert place is not None
-        since, old = place[2], self.pods.get(rank)
+        _, rank, since = placed(body, {})
+        env = {v["name"]: v.get("value") for v in body["spec"]["containers"][0]["env"]}
+        pod = _Pod(body, rank, since, follows=str(env["MASTER_ADDR"]).partition(".")[0])
+        if rank < 0:
+            self.spares.append(pod)
+            return self._promote()
+        old = self.pods.get(rank)
         if old is not None and old.since >= since:
             return
+        self._enter(pod)
+
+    def _enter(self, pod: _Pod) -> None:
+        """A pod has its rank from now on."""
+        old = self.pods.get(pod.rank)
         if old is not None and old.state != "over":
             self.former.append(old)
-        pod = self.pods[rank] = _Pod(body, rank, since)
-        if since:
+        self.pods[pod.rank] = pod
+        if pod.since:
             self._replace(pod)
         elif len(self.pods) == self.group.nnodes:
             if self._network is not None:
@@ -170,6 +179,18 @@ class PlayedGroup:
                     self._tell(each.rank, each, RUNNING, 0, "begins")
         self.go_on()
 
+    def _promote(self) -> None:
+        """Let spares have the ranks that rank 0's agent tells them."""
+        for pod in list(self.spares):
+            place = self.group.place_of(pod.print) if pod.follows == self._head else None
+            if place and (self._network is None or not self._network.is_stopped(pod.node)):
+                self._get(pod, *place)
+
+    def _get(self, spare: _Pod, rank: int, since: int) -> None:
+        self.spares.remove(spare)
+        spare.rank, spare.since = rank, since
+        self._enter(spare)
+
     def _share_lease(self, pod: _Pod) -> None:
         assert self.group.head is not None
         pod.lease = self.members[pod.rank].lease if pod.rank else self.group.head.lease
@@ -178,38 +199,41 @@ class PlayedGroup:
         """A pod begins in the place of another one."""
         pod.reads = False
         if pod.rank == 0:
-            self._head_since = pod.since
+            self._head = pod.follows = pod.body["metadata"]["name"]
             self._make_group(self.group.nnodes)
         elif self._network is not None:
             self._watch(pod.rank)
         if self._network is not None:
             self._share_lease(pod)
-        env = {v["name"]: v.get("value") for v in pod.body["spec"]["containers"][0]["env"]}
-        master = names.parse_pod_name(
-            _labels(pod.body)[names.JOB_LABEL], str(env["MASTER_ADDR"]).partition(".")[0]
-        )
-        assert master is not None
-        pod.follows = master[2]
         self._tell(pod.rank, pod, CLEAN, pod.since, "clean")
 
-    def follow(self, rank: int) -> None:
-        """Have a node be in touch with the pod that is rank 0's now."""
-        pod = self.pods[rank]
-        if pod.follows != self._head_since:
-            pod.follows = self._head_since
+    def follow(self, pod: _Pod) -> None:
+        """Have a node, or a spare, be in touch with the pod that is rank 0's now."""
+        if pod in self.spares:
+            pod.follows = self._head
+            return self._promote()
+        rank = pod.rank
+        if pod.follows != self._head:
+            pod.follows = self._head
             if self._network is not None and rank:
                 self._watch(rank)
             self._say(pod)
             self.go_on()
 
-    def is_current(self, body: Body) -> bool:
-        """Whether no other pod is there in its place."""
-        pod = self.pods.get(int(_labels(body)[names.RANK_LABEL]))
-        return pod is not None and pod.body["metadata"]["uid"] == body["metadata"]["uid"]
+    def find(self, body: Body) -> _Pod | None:
+        """A node's pod, or a spare; None where another pod is there in its place."""
+        uid, every = body["metadata"]["uid"], [*self.pods.values(), *self.spares]
+        return next((pod for pod in every if pod.body["metadata"]["uid"] == uid), None)
+
+    def lead(self, spare: _Pod, pods: Mapping[int, str], since: int) -> None:
+        """Have a spare be rank 0's pod, if the operator's order to it says so."""
+        if pods.get(0) == spare.print:
+            self._get(spare, 0, since)
 
     def lose(self, body: Body) -> None:
         """Take in that a pod is deleted, or has ended."""
         uid = body["metadata"]["uid"]
+        self.spares = [pod for pod in self.spares if pod.body["metadata"]["uid"] != uid]
         every = [*self.pods.values(), *self.former]
         for pod in [each for each in every if each.body["metadata"]["uid"] == uid]:
             if pod.state != "over":
@@ -246,14 +270,15 @@ class PlayedGroup:
         at = asyncio.get_running_loop().time()
         return Deed(what, self.uid, self.attempt, number, rank, at, since)
 
-    def order(self, number: int, ends: bool, pods: Mapping[int, str]) -> bool:
+    def order(self, number: int, ends: bool, pods: Mapping[int, str], since: int) -> bool:
         """Take the operator's order; whether it has arrived."""
         if self._play.unheard and self.attempt == 0 and number > 0:
             for rank, pod in self.pods.items():
                 if pod.state == FAILED:
                     self._over(rank, pod)
             return False
-        self.group.want(number, ends, pods)
+        self.group.want(number, ends, pods, since)
+        self._promote()
         for pod in self.pods.values():  # they ask again, with what they are
             self._say(pod)
         self.go_on()
@@ -286,9 +311,9 @@ class PlayedGroup:
             **({} if member is None else member.page(self._now())),
         }
 
-    async def is_heard(self, rank: int) -> bool:
-        """Whether the operator hears this node's agent now; if not, it has waited in vain."""
-        pod, network = self.pods[rank], self._network
+    async def is_heard(self, pod: _Pod) -> bool:
+        """Whether the operator hears this pod's agent now; if not, it has waited in vain."""
+        network = self._network
         if pod.state == "over":
             return False
         if network is None or network.reaches(pod.node, "operator"):
@@ -302,11 +327,12 @@ class PlayedGroup:
         network, head = self._network, self.group.head
         if network is None or head is None or len(self.pods) < self.group.nnodes:
             return
+        self.spares = [pod for pod in self.spares if not network.is_dead(pod.node)]
         for pod in [*self.pods.values(), *self.former]:
             if pod.state != "over":
                 self._befall(network, pod.rank, pod)
         for rank, member in self.members.items():
-            if self.pods[rank].follows == self._head_since:
+            if self.pods[rank].follows == self._head:
                 self._beat(network, head, rank, member)
         if self._is_up(0):
             head.look(self._now())
@@ -378,7 +404,7 @@ class PlayedGroup:
     def _go_on(self, rank: int, pod: _Pod) -> bool:
         """Let one thing happen to a node; whether it did."""
         order, network = self.group.order, self._network
-        if pod.follows != self._head_since or network is not None and not self._is_up(rank):
+        if pod.follows != self._head or network is not None and not self._is_up(rank):
             return False
         if pod.state == RUNNING and network is not None and self.attempt == 0 and network.is_over:
             self._fall(rank, pod, 0)
@@ -427,7 +453,7 @@ class PlayedGroup:
 
     def _say(self, pod: _Pod) -> None:
         """A node tells rank 0's agent what it is, if it is in touch with that."""
-        if pod.follows == self._head_since and pod.state not in ("", "over"):
+        if pod.follows == self._head and pod.state not in ("", "over"):
             is_failed = pod.state == FAILED
             failure = failure_of(pod.code, pod.message.encode()) if is_failed else None
             self.group.tell(pod.rank, Node(pod.round, pod.state, failure), pod.print)
@@ -458,7 +484,7 @@ class PlayedGroup:
         network, head, now = self._network, self.group.head, self._now()
         if network is None or head is None or network.is_dead(pod.node) or pod.code == SILENT:
             return
-        if pod in self.former or pod.follows != self._head_since:
+        if pod in self.former or pod.follows != self._head:
             return
         for each in [rank] if rank else list(self.members):
             if not self._are_joined(network, each):
@@ -610,20 +636,23 @@ class Agents:
         self, pod: Body, group: PlayedGroup, path: str, words: Mapping[str, str], token: str
     ) -> Body | None:
         """A page, as `ddpjob_agent.server` has it; None where there is no answer."""
-        rank = int(_labels(pod)[names.RANK_LABEL])
-        if not group.is_current(pod) or not await group.is_heard(rank):
+        node = group.find(pod)
+        if node is None or not await group.is_heard(node):
             return None
-        if path == "/progress":
-            return group.progress(rank)
+        if path == "/progress" and node.rank >= 0:
+            return group.progress(node.rank)
         if path == "/head" and token == _token(pod):
             if self._doors.address(group.pods[0].body) not in words:
                 return None  # nobody is there yet
-            group.follow(rank)
+            group.follow(node)
             return {}
-        if rank != 0:
+        if path == "/group" and node.rank < 0 and token == _token(pod):
+            pods = read_pods(words.get("pods", ""))
+            group.lead(node, pods, whole(words.get("since", "")) or 0)
+        if node.rank != 0:
             return None
         page = await self._answer_group(pod, group, words, token)
-        return page if await group.is_heard(rank) else None
+        return page if await group.is_heard(node) else None
 
     async def _answer_group(
         self, pod: Body, group: PlayedGroup, words: Mapping[str, str], token: str
@@ -635,16 +664,16 @@ class Agents:
         if number is None or hold is None or token != _token(pod):
             return None
         group.group.hear(seconds(words.get("heard", "")))
-        pods = read_pods(words.get("pods", ""))
+        pods, since = read_pods(words.get("pods", "")), whole(words.get("since", "")) or 0
         page, order = group.page(), group.group.order
         if ends and (order.round, order.ends) == (number, False):
             group.deed("dismissed", 0, number)
         if number <= order.round:
-            group.order(number, bool(ends), pods)
+            group.order(number, bool(ends), pods, since)
             return await group.answer(after, hold)
         group.deed("ordered", 0, number)
         # Where the order arrives, this answer was on its way already.
-        return page if group.order(number, bool(ends), pods) else None
+        return page if group.order(number, bool(ends), pods, since) else None
 
 
 _UID = names.JOB_UID_LABEL

@@ -13,7 +13,7 @@ from typing import Any
 
 from ddpjob import names
 from ddpjob.json_depth import Body
-from tests.chaos.rounds import SLACK_SECONDS, Deed, Rounds, since_of
+from tests.chaos.rounds import SLACK_SECONDS, Deed, Rounds, placed, since_of, waiting_spares
 from tests.chaos.silences import NODE_DEEDS, Silences
 
 FINISHED = ("Succeeded", "Failed")
@@ -162,52 +162,57 @@ class Auditor:
         owner = _owner(pod)
         before = _owner(entry.before) if entry.before else None
         if owner is None and before is not None:  # somebody took it away: to its job it is gone
-            self._hurt.add((before["uid"], _labels(pod)[0]))
+            self._hurt.add((before["uid"], placed(pod, {})[0]))
         if owner is None:
             return
-        attempt, rank = _labels(pod)
+        attempt, rank, since = placed(pod, self._status_of(owner["uid"]))
         if entry.verb == "create":
-            self._created(entry, owner["uid"], attempt, rank)
+            self._created(entry, owner["uid"])
         if entry.by_operator and entry.verb == "create":
             self._silences.created(pod, self._status_of(owner["uid"]))
         if entry.by_operator and entry.verb == "delete":
-            self._deleted(entry, owner["uid"], attempt)
+            self._deleted(entry, owner["uid"], (attempt, rank, since))
             if entry.before is not None:
                 status = self._status_of(owner["uid"])
                 self._silences.deleted(entry.before, entry.sent, status)
-        if entry.after is not None and not _is_live(entry.after):
+        if entry.after is not None and not _is_live(entry.after) and rank >= 0:
             self._results[owner["uid"], attempt][rank] = entry.after["status"]["phase"]
         going = entry.after is None or "deletionTimestamp" in entry.after["metadata"]
-        if going or _phase(pod) == "Failed":
+        if (going or _phase(pod) == "Failed") and rank >= 0:
             self._hurt.add((owner["uid"], attempt))
             said = math.inf if going else _round_of(pod)
             self._rounds.fails((owner["uid"], attempt), said)
 
-    def _created(self, entry: Entry, uid: str, attempt: int, rank: int) -> None:
-        pod, since = entry.object, _since(entry.object)
+    def _created(self, entry: Entry, uid: str) -> None:
+        pod, job = entry.object, self._live.get(uid)
+        status = self._status_of(uid)
+        attempt, rank, since = placed(pod, {})
         others = [body for body in self._live.values() if _pod_of(body, uid)]
-        live = [(*_labels(body), body) for body in others if _is_live(body)]
+        live = [(placed(body, status), body) for body in others if _is_live(body)]
         # One that is replaced may be there until it has ended.
-        if any((a, r) == (attempt, rank) and _since(body) >= since for a, r, body in live):
+        if any(its[:2] == (attempt, rank) and its[2] >= since for its, _ in live):
             self._breach("I1", f"{entry}: rank {rank} of attempt {attempt} lives twice")
-        if older := [_name(body) for a, _, body in live if a < attempt]:
+        if older := [_name(body) for its, body in live if its[0] < attempt]:
             self._breach("I2", f"{entry}: {older} of an earlier attempt may still run")
-        job = self._live.get(uid)
         if job is None:
             return
-        status = job.get("status") or {}
         if status.get("state") in FINISHED:
             self._breach("I6", f"{entry}: the job is {status['state']}")
         if status.get("attempt", 0) < attempt:
             self._breach("I9", f"{entry}: status.attempt is {status.get('attempt', 0)}")
         if entry.by_operator and since_of(status).get(rank, 0) < since:
             self._breach("I9", f"{entry}: status does not say that rank {rank} is replaced")
-        if not 0 <= rank < job["spec"]["nnodes"]:
+        if entry.by_operator and rank < 0 and -rank not in waiting_spares(status, seen=False):
+            self._breach("I9", f"{entry}: status does not say that there is such a spare")
+        labelled = pod["metadata"]["labels"][names.RANK_LABEL] == names.rank_text(rank)
+        if not (labelled and rank < job["spec"]["nnodes"]):
             self._breach("I3", f"{entry}: rank {rank} of {job['spec']['nnodes']}")
         if pod["metadata"]["labels"][names.JOB_UID_LABEL] != uid:
             self._breach("I13", f"{entry}: carries another job's uid")
         self._waited(entry, job)
         group = self._attempts[uid, attempt, since]
+        if rank < 0:  # the others may have another master by now
+            group = self._attempts[uid, attempt, rank]
         if group and _group_env(group[0]) != _group_env(pod):
             self._breach("I3", f"{entry}: {_group_env(pod)}, but {_group_env(group[0])} before")
         if group and _spec_hash(group[0]) != _spec_hash(pod):
@@ -229,14 +234,14 @@ class Auditor:
         """Whether a part of the pod's group holds nodes while the rest has yet to start."""
         owner = _owner(entry.object)
         assert owner is not None
-        group = (owner["uid"], _labels(entry.object)[0])
+        group = (owner["uid"], placed(entry.object, {})[0])
         pods = [
             body
             for body in self._live.values()
-            if _pod_of(body, group[0]) and _labels(body)[0] == group[1]
+            if _pod_of(body, group[0]) and placed(body, {})[0] == group[1]
         ]
         job = self._live.get(group[0])
-        begun = {_labels(pod)[1] for pod in pods if _phase(pod) not in ("", "Pending")}
+        begun = {placed(pod, {})[1] for pod in pods if _phase(pod) not in ("", "Pending")}
         if job is None or len(begun) == job["spec"]["nnodes"]:
             self._started.add(group)
         holding = [
@@ -260,11 +265,13 @@ class Auditor:
                 del self._partial[uid, attempt]
                 self._breach("I7", f"a part of attempt {attempt} waits for longer than {limit} s")
 
-    def _deleted(self, entry: Entry, uid: str, attempt: int) -> None:
+    def _deleted(self, entry: Entry, uid: str, its: tuple[int, int, int]) -> None:
+        attempt, rank, since = its
         job = self._live.get(uid)
         status = (job or {}).get("status") or {}
         over = status.get("attempt", 0) > attempt or status.get("state") in FINISHED
-        over |= since_of(status).get(_labels(entry.object)[1], 0) > _since(entry.object)
+        over |= since_of(status).get(rank, 0) > since
+        over |= rank < 0 and -rank not in waiting_spares(status, seen=True)
         if job is not None and not over:
             self._breach("I9", f"{entry}: status.attempt is still {status.get('attempt', 0)}")
 
@@ -324,16 +331,6 @@ def _owner(body: Body) -> Body | None:
 def _pod_of(body: Body, uid: str) -> bool:
     owner = _owner(body)
     return body["kind"] == "Pod" and owner is not None and owner["uid"] == uid
-
-
-def _labels(pod: Body) -> tuple[int, int]:
-    labels = pod["metadata"]["labels"]
-    return int(labels[names.ATTEMPT_LABEL]), int(labels[names.RANK_LABEL])
-
-
-def _since(pod: Body) -> int:
-    place = names.parse_pod_name(pod["metadata"]["labels"][names.JOB_LABEL], _name(pod))
-    return place[2] if place else 0
 
 
 def _phase(pod: Body) -> str:

@@ -27,6 +27,10 @@ def _own_clocks() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It looks for agents to ask as often as these tests' settings have it look at all."""
+    """It looks for agents to ask as often as these tests' settings have it look at all.
+
+    And it makes spares again as soon.
+    """
+    monkeypatch.setattr(reconcile, "AGAIN_SECONDS", 0.1)
     for name in ("LOOK_SECONDS", "PAUSE_SECONDS"):
         monkeypatch.setattr(groups, name, 0.02)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from tests.chaos.trail import Trailed
 from tests.chaos.workloads import Workload, in_state, play_kueue, read
 from tests.localplay import NAMESPACE, end_pod, keep_running, play_pods, side_by_side
 
+SPARE = re.compile(r"-s\d+$")
 QUIET_SECONDS = 0.15  # longer than the operator's own pauses in these tests
 
 Operated = Callable[[Trailed], AbstractAsyncContextManager[None]]
@@ -155,12 +157,16 @@ async def at_rest(cluster: Trailed) -> None:
 
 
 async def end_of(cluster: Trailed, loose: tuple[str, ...]) -> str:
-    """The job's status without times, its children, and how often each name was created."""
+    """The job's status without times, its children, and how often each name was created.
+
+    How many spares it took is left out.
+    """
     job = await read(cluster)
     names = {
         resource.kind: sorted(
             found["metadata"]["name"]
             for found in (await cluster.list(resource, namespace=NAMESPACE)).items
+            if not SPARE.search(found["metadata"]["name"])
         )
         # A finished job's ConfigMap is dropped on the way, or else goes with the job.
         for resource in (PODS, SERVICES, NETWORK_POLICIES)
@@ -169,6 +175,7 @@ async def end_of(cluster: Trailed, loose: tuple[str, ...]) -> str:
         (entry.kind, entry.object["metadata"]["name"])
         for entry in cluster.entries
         if entry.before is None and entry.kind not in ("Event", "DDPJob", "Workload")
+        if not SPARE.search(entry.object["metadata"]["name"])
     ]
     status = without((job or {}).get("status"), {*CLOCKS, *loose})
     return json.dumps([status, names, sorted(created)], indent=1, sort_keys=True)

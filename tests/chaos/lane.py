@@ -14,6 +14,7 @@ from ddpjob.cluster import Resource as Kind
 from ddpjob.cluster.kube import KubeCluster
 from ddpjob.json_depth import Body
 from tests.chaos.proxy import Faults, Proxy
+from tests.chaos.rounds import placed
 from tests.chaos.source import KINDS, Source
 from tests.chaos.workloads import Workload, runs
 from tests.cluster.apiserver import ApiError, ApiServer
@@ -156,8 +157,8 @@ class Lane:
             return
         for pod in self.source.of(PODS):
             if pod["metadata"]["name"] in group:
-                own = pod["metadata"]["labels"]
-                code = self.script(int(own[names.ATTEMPT_LABEL]), int(own[names.RANK_LABEL]))
+                attempt, rank, _ = placed(pod, {})
+                code = self.script(attempt, rank)
                 if code is not None:
                     self._finish(pod["metadata"]["name"], code)
 

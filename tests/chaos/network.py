@@ -39,7 +39,7 @@ def node_of(pod: Body) -> str:
     return str(pod["spec"].get("nodeName") or "")
 
 
-def place(pod: Body, rank: int) -> str:
+def place(pod: Body, rank: str) -> str:
     """The node that a scheduler chooses: each rank's own one, or a spare one."""
     banned = banned_to(pod)
     return next(name for name in (f"node-{rank}", f"spare-{rank}") if name not in banned)

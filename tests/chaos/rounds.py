@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from ddpjob import names
 from ddpjob.json_depth import Body
 from ddpjob.ranks import MAX_NNODES, parse_ranks
 
@@ -166,6 +167,29 @@ def since_of(status: Body) -> dict[int, int]:
     """By node rank, the first round of each pod that is there in the place of another one."""
     entries = _table(status)
     return {rank: e["round"] for e in entries for rank in parse_ranks(e["ranks"], MAX_NNODES)}
+
+
+def placed(pod: Body, status: Body) -> tuple[int, int, int]:
+    """Attempt, node rank and first round of a pod; of a spare that has got a rank by this status.
+
+    Of one that has none, the rank is minus its number.
+    """
+    labels, metadata = pod["metadata"]["labels"], pod["metadata"]
+    place = names.parse_pod_name(labels[names.JOB_LABEL], metadata["name"])
+    assert place is not None
+    attempt, number, since = place
+    for table in status.get("pods") or []:
+        for spare in table.get("spares") or []:
+            if (table["attempt"], spare["number"]) == (attempt, -number) and "rank" in spare:
+                return attempt, spare["rank"], spare["round"]
+    return attempt, number, since
+
+
+def waiting_spares(status: Body, *, seen: bool) -> set[int]:
+    """The numbers of the attempt's spares that have no rank: `seen` ones, or those to be made."""
+    here = [t for t in status.get("pods") or [] if t.get("attempt") == place_of(status)[0]]
+    every = [spare for table in here for spare in table.get("spares") or []]
+    return {s["number"] for s in every if "rank" not in s and ("uid" in s) == seen}
 
 
 def place_of(status: Body) -> tuple[int, int]:

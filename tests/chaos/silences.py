@@ -7,7 +7,7 @@ from ddpjob import names
 from ddpjob.json_depth import Body
 from ddpjob.times import unix_seconds
 from tests.chaos.network import banned_to, node_of
-from tests.chaos.rounds import Deed, charged_of, place_of
+from tests.chaos.rounds import Deed, charged_of, place_of, placed
 
 SILENT = "NodeSilent"
 AVOID_SECONDS = 60.0  # a job keeps off a silent node for so long
@@ -68,9 +68,9 @@ class Silences:
         blamed = {found.get("pod")} if is_news and found.get("attempt") == attempt else set()
         for pod in pods:
             labels, name = pod["metadata"]["labels"], pod["metadata"]["name"]
-            rank = int(labels[names.RANK_LABEL])
+            its, rank, _ = placed(pod, old)
             node = (labels[names.JOB_UID_LABEL], attempt, rank)
-            ours = int(labels[names.ATTEMPT_LABEL]) == attempt and _runs(pod)
+            ours = its == attempt and rank >= 0 and _runs(pod)
             if ours and (node_of(pod) in added or name in blamed) and node not in self._unheard:
                 self._breach("S2", f"{name} counts as silent, and could be heard")
         if is_news and charged_of(new) > charged_of(old):

@@ -70,8 +70,7 @@ class Trailed(Watched):
 
     def _bind(self, pod: Body) -> None:
         if self.has_nodes:
-            rank = int(pod["metadata"]["labels"][names.RANK_LABEL])
-            pod["spec"]["nodeName"] = place(pod, rank)
+            pod["spec"]["nodeName"] = place(pod, pod["metadata"]["labels"][names.RANK_LABEL])
         super()._bind(pod)
 
     @property

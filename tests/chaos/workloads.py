@@ -180,9 +180,15 @@ async def take_the_name(cluster: Cluster) -> None:
     await cluster.delete(SERVICES, NAMESPACE, NAME, uid=theirs["metadata"]["uid"])
 
 
-async def lose_a_pod(cluster: Cluster, rank: int = 1) -> None:
-    """`kubectl delete pod`, once the job runs."""
+async def lose_a_pod(cluster: Cluster, rank: int = 1, spares: int = 0) -> None:
+    """`kubectl delete pod`, once the job runs, with so many spares."""
     await in_state(cluster, "Running")
+
+    async def has_spares() -> bool:
+        status = (await read(cluster) or {}).get("status") or {}
+        return bool(status["nodes"].get("spares", 0) >= spares)
+
+    await until(has_spares, *cluster.patience)
     name = f"{NAME}-0-{rank}"
     pod = await cluster.get(PODS, NAMESPACE, name)
     await cluster.delete(PODS, NAMESPACE, name, uid=pod["metadata"]["uid"])
@@ -384,6 +390,19 @@ WORKLOADS = (
         )
         for rank in (0, 1)
     ),
+    *(
+        Workload(
+            f"swaps-rank-{rank}",
+            runs,
+            "Succeeded",
+            _in_place(backoffSeconds=NO_PAUSE) | {"nnodes": 3, "spares": 1},
+            acts=partial(lose_a_pod, rank=rank, spares=1),
+            anew=True,  # as above
+            loose=("reason", "message", "node", "pod", "spares"),
+            play=Play(lambda attempt, number, _: 0 if attempt or number else None),
+        )
+        for rank in (0, 1)
+    ),
     Workload(
         "is-not-asked-on",
         runs,
@@ -394,11 +413,15 @@ WORKLOADS = (
 )
 
 
-def _silence(name: str, *troubles: Trouble, nnodes: int = 2) -> Workload:
+def _silence(name: str, *troubles: Trouble, nnodes: int = 2, spares: int = 0) -> Workload:
     """A job whose nodes have these troubles in its first attempt; the next one ends well."""
-    spec = _in_place(backoffSeconds=NO_PAUSE) | {"nnodes": nnodes}
+    spec = _in_place(backoffSeconds=NO_PAUSE) | {"nnodes": nnodes, "spares": spares}
     play = Play(lambda attempt, number, _: 0 if attempt or number else None, troubles=troubles)
-    return Workload(name, runs, "Succeeded", spec, first=nnodes + 7, play=play)  # Running
+    first = nnodes + 7  # Running
+    if not spares:
+        return Workload(name, runs, "Succeeded", spec, first=first, play=play)
+    first += 4  # and the spare is there
+    return Workload(name, runs, "Succeeded", spec, loose=("pod", "spares"), first=first, play=play)
 
 
 async def evict(cluster: Cluster) -> None:
@@ -466,6 +489,8 @@ SILENCES = (
         Trouble((1,), dies=True),
         Trouble((0,), frozenset(("operator",)), lasts=FOR_LONG),
     ),
+    _silence("has-a-spare", Trouble((1,), dies=True), spares=1),
+    _silence("has-a-spare-for-rank-0", Trouble((0,), dies=True), spares=1),
     _silence("has-a-node-cut-off", Trouble((1,))),
     _silence("has-rank-0s-node-cut-off", Trouble((0,))),
     _silence("has-a-node-stopped", Trouble((1,), stops=True)),

@@ -119,10 +119,9 @@ class FailurePolicy(Model):
     counted failures in a row at one reported step fail the job in any case."""
     restart_strategy: Literal["InPlace", "Recreate"] = "InPlace"
     """`restartStrategy` decides how the group is started again after a failure. `Recreate` creates
-    new pods, as a new attempt. `InPlace` ends all processes and starts them again in the same pods,
-    as a new round of the attempt. It does so if all pods run, after reason Exception, ExitCode,
-    Signal, Hang, PeerEnded or OOMKilled of a process. Of restarts in a row without a new step, only
-    the first is in place. After all other failures new pods are created too."""
+    new pods, as a new attempt. `InPlace` starts all processes again in the same pods, as a new
+    round, after reason Exception, ExitCode, Signal, Hang, PeerEnded or OOMKilled of a process, and
+    replaces lost pods alone. Of restarts in a row without a step, only the first is in place."""
     backoff_seconds: BackoffSeconds = BackoffSeconds()
     """`backoffSeconds` are the pauses before restarts."""
     rules: Annotated[list[FailureRule], Field(max_length=32)] = []

@@ -10,6 +10,10 @@ from ddpjob.ranks import MAX_NNODES, RANKS, parse_ranks
 
 # Rounds of an attempt that have brought new pods, as long as one of these is there.
 MAX_REPLACEMENTS = 64
+# Spares of an attempt, those included that have got a rank.
+MAX_SPARES = 64
+
+NodeRank = Annotated[int, Field(ge=0, le=MAX_NNODES - 1)]
 
 
 class Replacements(Model):
@@ -19,6 +23,19 @@ class Replacements(Model):
     """`round` is the first round of these pods. It is part of their names."""
     ranks: Annotated[str, Field(max_length=20000, pattern=RANKS)]
     """`ranks` are their node ranks, such as `3,7`."""
+
+
+class Spare(Model):
+    """An entry is a spare, which waits for a rank or has got one."""
+
+    number: AttemptNumber
+    """`number` is part of the pod's name, such as 1 in `digits-0-s1`."""
+    uid: Annotated[str, Field(max_length=6, pattern="^[A-Za-z0-9_-]{6}$")] | None = None
+    """`uid` holds six characters of the hash of the pod's uid."""
+    rank: NodeRank | None = None
+    """`rank` is the node rank that the spare has got."""
+    round: AttemptNumber = 0
+    """`round` is its first round with that rank."""
 
 
 class OwnPods(Model):
@@ -38,12 +55,24 @@ class OwnPods(Model):
     """`uids` holds six characters of the hash of each pod's uid, in the order of node ranks."""
     replacements: Annotated[list[Replacements], Field(max_length=MAX_REPLACEMENTS)] = []
     """`replacements` has the pods that have replaced others in this attempt, the latest last."""
+    spares: Annotated[list[Spare], Field(max_length=MAX_SPARES)] = []
+    """`spares` has the attempt's spares, by their numbers."""
 
     @property
     def since(self) -> dict[int, int]:
         """Return the first round of each pod that has replaced another one, by node rank."""
         entries = self.replacements
         return {rank: e.round for e in entries for rank in parse_ranks(e.ranks, MAX_NNODES)}
+
+    def place(self, rank: int, since: int) -> tuple[int, int, int]:
+        """Return (attempt, rank, since) as the name of the pod of a node rank has them.
+
+        `since` is the pod's first round. It may be a spare's name.
+        """
+        for spare in self.spares if since else ():
+            if (spare.rank, spare.round) == (rank, since):
+                return self.attempt, -spare.number, 0
+        return self.attempt, rank, since
 
     @property
     def latest(self) -> int:

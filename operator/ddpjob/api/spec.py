@@ -318,10 +318,17 @@ class Spec(Model):
     arguments."""
     nnodes: Annotated[int, Field(ge=1, le=MAX_NNODES)] = 1
     """`nnodes` is the number of nodes. Each node is one pod."""
+    spares: Annotated[int, Field(ge=0, le=16)] = 0
+    """`spares` is the number of pods beside those of `nnodes` that wait for the rank of a lost one.
+    They come once all nodes run. None gets rank 0 if `master` or `mountOn: Rank0` makes that pod
+    differ."""
+    spare_priority_class_name: DnsSubdomain | None = None
+    """`sparePriorityClassName` is the priority class of spares, with a rank too. By default it is
+    that of the other pods."""
     nproc_per_node: NprocPerNode = "auto"
     """`nprocPerNode` is the number of processes in each pod. `auto` is the number of GPUs in
     `resources.limits`, or 1 without GPUs. `gpu` is the same, and needs GPUs. `cpu` is the number of
-    whole CPUs in `resources.limits`, at least 1; torchrun would count those of the machine."""
+    whole CPUs in `resources.limits`, at least 1."""
     backend: Literal["auto", "nccl", "gloo"] = "auto"
     """`backend` is the backend of the process group. The trainer gets it as DDPJOB_BACKEND. `auto`
     is `nccl` with GPUs, and `gloo` without GPUs."""
@@ -379,11 +386,9 @@ class Spec(Model):
     startup_deadline_seconds: Annotated[int, Field(ge=1, le=604800)] | None = None
     """`startupDeadlineSeconds` is the time in seconds within which every pod must be created, be
     scheduled, and have its volumes and its network. After this time all pods are deleted and
-    created again later, as often as it takes, so that a part of a group does not hold nodes for
-    nothing. A gang without a node holds none: its time begins with its first one. A pod that is
-    still pulling its image is waited for on nodes with Kubernetes 1.36 or newer. Older kubelets do
-    not show that, so the time must be longer than a first pull there. By default there is no
-    deadline."""
+    created again later, as often as it takes. The time of a gang begins with its first node. A pod
+    that is still pulling its image is waited for from Kubernetes 1.36 on; before, the time must be
+    longer than a first pull. By default there is no deadline."""
     active_deadline_seconds: Annotated[int, Field(ge=1, le=315360000)] | None = None
     """`activeDeadlineSeconds` is the time in seconds that the job may spend starting and running,
     in all attempts together. After this time the job fails. Its pods end with their grace period
@@ -402,8 +407,8 @@ class Spec(Model):
     not count. 0 turns the check off."""
     node_timeout_seconds: Annotated[int, Field(ge=0, le=3600)] = 15
     """`nodeTimeoutSeconds` is the time in seconds after which a node counts as silent, if neither
-    the agent of rank 0 nor the operator hears it. Then the group restarts elsewhere, which is not
-    counted against `maxRestarts`. A node that hears nobody ends its ranks before that time. The
+    the agent of rank 0 nor the operator hears it. Then its pod is replaced, which is not counted
+    against `maxRestarts`. A node that hears nobody ends its ranks before that time. The
     value is at least 5, or 0, which turns the check off. Jobs of one node are not checked."""
     suspend: bool = False
     """If `suspend` is true, the job's pods end with their grace period, and no pods are created
@@ -479,6 +484,14 @@ class Spec(Model):
             "code.mountPath",
         ),
         Rule(
+            "self.spares == 0 || "
+            f"self.failurePolicy.restartStrategy == 'InPlace' && ({_AGENT_CEL})",
+            lambda self: not self.spares or self.restarts_in_place,
+            "needs restartStrategy: InPlace, and the agent, which launcher none without command "
+            "does not start",
+            "spares",
+        ),
+        Rule(
             "self.nodeTimeoutSeconds == 0 || self.nodeTimeoutSeconds >= 5",
             lambda self: self.node_timeout_seconds == 0 or self.node_timeout_seconds >= 5,
             "must be 0 or at least 5",
@@ -536,6 +549,17 @@ class Spec(Model):
     def has_agent(self) -> bool:
         """Return whether the agent starts the pods' command."""
         return self.launcher != "none" or bool(self.command)
+
+    @property
+    def has_own_rank_0(self) -> bool:
+        """Return whether the pod of rank 0 is made in another way than the others."""
+        own_volume = self.checkpoint is not None and self.checkpoint.mount_on == "Rank0"
+        return self.master is not None or own_volume
+
+    @property
+    def restarts_in_place(self) -> bool:
+        """Return whether agents wait after a failure, to be asked for another round."""
+        return self.has_agent and self.failure_policy.restart_strategy == "InPlace"
 
 
 def gpus(resources: Resources) -> int:

@@ -7,11 +7,12 @@ from pydantic import Field, ValidationError
 
 from ddpjob.api.admission import Admission
 from ddpjob.api.base import DnsSubdomain, Model, unique
-from ddpjob.api.ownpods import OwnPods
+from ddpjob.api.ownpods import MAX_SPARES, OwnPods
 from ddpjob.api.values import (
     DURATION,
     MAX_CONDITIONS,
     MAX_POINTS,
+    NODES,
     PLACE,
     RATIO,
     TALLY,
@@ -44,8 +45,9 @@ FINISHED: tuple[State, ...] = ("Succeeded", "Failed")
 class Summary(Model):
     """`summary` holds the strings that `kubectl get` prints as columns."""
 
-    nodes: Annotated[str, Field(max_length=33, pattern=TALLY)] | None = None
-    """`nodes` is the number of nodes that run or have succeeded, of all nodes, such as `2/2`."""
+    nodes: Annotated[str, Field(max_length=36, pattern=NODES)] | None = None
+    """`nodes` is the number of nodes that run or have succeeded, of all nodes, such as `2/2`, or
+    `2/2+1` with a spare."""
     step: Annotated[str, Field(max_length=33, pattern=TALLY)] | None = None
     """`step` is the last reported step, of all steps if their number is known, such as
     `1240/2260`."""
@@ -95,6 +97,8 @@ class Nodes(Model):
     ignores."""
     failed: NodeCount = 0
     """`failed` is the number of nodes that have failed."""
+    spares: Annotated[int, Field(ge=0, le=MAX_SPARES)] | None = None
+    """`spares` is the number of spares that run."""
 
 
 class Metric(Model):
@@ -181,7 +185,7 @@ class Failure(_Round):
 
 
 class Attempt(_Round):
-    """An entry describes one round of an attempt that is over.
+    """An entry describes one round that is over.
 
     An attempt without a restart in place has one round.
     """
@@ -305,8 +309,7 @@ class Status(Model):
     result: Result | None = None
     failure: Failure | None = None
     history: Annotated[list[Attempt], Field(max_length=10)] = []
-    """`history` has the last ten attempts, or rounds of attempts, that are over. The latest one is
-    the last."""
+    """`history` has the last ten attempts, or rounds of attempts, that are over, the latest last."""
     budget: Budget = Budget()
     goodput: Goodput = Goodput()
     succeeded_ranks: Annotated[str, Field(max_length=20000, pattern=RANKS)] = ""

@@ -38,7 +38,16 @@ from ddpjob.settings import Settings
 
 # There is one job and no network, so progress can be polled and written often.
 SETTINGS = Settings(progress_poll=0.5, progress_write=0.5, minor_status=0.2, backoff_first=0.1)
-IGNORED = ("image", "imagePullPolicy", "imagePullSecrets", "shm", "template", "master", "suspend")
+IGNORED = (
+    "image",
+    "imagePullPolicy",
+    "imagePullSecrets",
+    "shm",
+    "template",
+    "master",
+    "suspend",
+    "spares",
+)
 # This file is locked while the job runs. A folder that has it is ddpjob's.
 LOCK = ".ddpjob-lock"
 # No image is looked at, but every job names one.
@@ -237,7 +246,8 @@ def _checked(asked: Asked) -> Body:
     kept = ("name", "namespace", "labels", "annotations")
     meta = {field: job["metadata"][field] for field in kept if job["metadata"].get(field)}
     # All nodes are this machine. If it was asleep, they have not heard each other.
-    spec = {**job["spec"], "nodeTimeoutSeconds": 0}
+    spec = {**job["spec"], "nodeTimeoutSeconds": 0, "spares": 0}
+    spec.pop("sparePriorityClassName", None)
     return {**job, "metadata": meta, "spec": spec}
 
 

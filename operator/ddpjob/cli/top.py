@@ -10,7 +10,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from ddpjob import why
+from ddpjob import names, why
 from ddpjob.cli.exits import detaching
 from ddpjob.cli.options import Name, Place, Recorded, find
 from ddpjob.cli.output import as_text, document, note, say
@@ -218,7 +218,7 @@ def bar(step: str) -> str:
 
 def row(node: NodeProgress, rate: float | None) -> tuple[str, ...]:
     """Return the cells of a node, all of them printable."""
-    where = str(node.pod.node_rank), node.pod.name, node.pod.node or NONE
+    where = names.rank_text(node.pod.node_rank), node.pod.name, node.pod.node or NONE
     if node.problem:
         return (*where, node.problem, "", "", "")
     return (

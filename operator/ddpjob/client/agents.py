@@ -19,7 +19,7 @@ from ddpjob.cluster import PODS
 from ddpjob.cluster.answers import no_answer, refusal
 from ddpjob.cluster.connection import Connection
 from ddpjob.cluster.login import Login
-from ddpjob.cluster.logs import Pod, read_pod
+from ddpjob.cluster.logs import Pod, read_pod, with_rank
 from ddpjob.cluster.threads import Pipe
 from ddpjob.errors import ClusterError, Forbidden, LoginFailed, Unavailable
 from ddpjob.json_depth import Body
@@ -137,7 +137,9 @@ def _pods(connection: Connection, job: Body) -> list[tuple[Pod, int]]:
 
     def keep(body: Body) -> tuple[Pod, int] | None:
         pod = read_pod(body, metadata["name"], metadata["uid"])
-        return (pod, _port(body)) if pod is not None and pod.attempt == attempt else None
+        if pod is None or pod.attempt != attempt:
+            return None
+        return with_rank(pod, job), _port(body)
 
     labels = f"{names.JOB_LABEL}={metadata['name']},{names.ATTEMPT_LABEL}={attempt}"
     found = connection.list(PODS, namespace=metadata["namespace"], labels=labels, keep=keep)

@@ -16,7 +16,16 @@ from ddpjob import names, why
 from ddpjob.client.snapshot import Snapshot
 from ddpjob.cluster import DDPJOBS, PODS
 from ddpjob.cluster.connection import CLOSED, Connection
-from ddpjob.cluster.logs import LineMaker, Log, LogLine, Pod, Wanted, parse_numbers, read_pod
+from ddpjob.cluster.logs import (
+    LineMaker,
+    Log,
+    LogLine,
+    Pod,
+    Wanted,
+    parse_numbers,
+    read_pod,
+    with_rank,
+)
 from ddpjob.cluster.merge import QUIET, Merge
 from ddpjob.cluster.podlog import PodLog
 from ddpjob.cluster.resume import Line
@@ -228,13 +237,13 @@ class Logs:
         wanted, most = self._query.wanted, self._query.max_streams
         found = [
             pod
-            for pod in tuple(self.pods.values())
+            for pod in (with_rank(pod, self.job.body) for pod in tuple(self.pods.values()))
             if wanted.has_pod(pod, self.job.processes_per_node, self._first_attempt)
         ]
         ranks = sorted({pod.node_rank for pod in found})
         if len(ranks) > most and not self._is_limited:
             self._is_limited = True
-            shown = format_ranks(ranks[:most])
+            shown = format_ranks(rank for rank in ranks[:most] if rank >= 0)
             self._connection.note(f"only pods {shown} of {len(ranks)} are shown (--max-streams)")
         found = [pod for pod in found if pod.node_rank in ranks[:most]]
         return sorted(found, key=lambda pod: (pod.attempt, pod.node_rank))
@@ -262,6 +271,7 @@ class Logs:
         tail, since = (None, None) if is_later else (query.tail, query.since)
         # Which lines are the last wanted ones is known once all have come.
         searches = query.shows is not None or bool(query.wanted.ranks and processes > 1)
+        searches |= pod.node_rank < 0  # its log says which rank it has got
         whole = since is None and (tail is None or searches)
         maker = LineMaker(pod, processes, from_the_beginning=whole)
 

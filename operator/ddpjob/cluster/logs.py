@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ddpjob import names
@@ -14,6 +14,8 @@ _RANK = re.compile(rb"\[rank (0|[1-9][0-9]{0,5})\] ")
 AGENT = b"ddpjob-agent: "
 # And between two rounds.
 _ROUND = re.compile(rb"ddpjob-agent: round ([0-9]{1,9}) of attempt [0-9]{1,9} begins\r?")
+# And once a spare has a rank.
+_PLACE = re.compile(rb"ddpjob-agent: this pod gets node rank ([0-9]{1,5})\r?")
 # A colour that a script has given to its words.
 _COLOUR = re.compile(r"\x1b\[[0-9;:]{0,32}m")
 
@@ -31,7 +33,7 @@ class LogLine:
     rank: int | None
     """The global rank; None for a line of the pod's agent or of torchrun."""
     node_rank: int
-    """The number of the pod in its attempt."""
+    """The number of the pod in its attempt; minus its number of a spare without a rank."""
     node: str
     """The name of the Kubernetes node."""
     pod: str
@@ -48,7 +50,8 @@ class LogLine:
         A line of another container than the trainer has its name: `a0 n1 fetch`.
         """
         round_ = f".{self.round}" if self.round else ""
-        who = f"n{self.node_rank}" if self.rank is None else f"r{self.rank}"
+        node = names.rank_text(self.node_rank)
+        who = f"r{self.rank}" if self.rank is not None else node if node[0] == "s" else f"n{node}"
         other = "" if self.container == names.TRAINER_CONTAINER else f" {self.container}"
         return f"a{self.attempt}{round_} {who}{other}"
 
@@ -145,6 +148,18 @@ def read_pod(body: Body, job: str, job_uid: str, container: str | None = None) -
     )
 
 
+def with_rank(pod: Pod, job: Body) -> Pod:
+    """Return a pod with the node rank that it has got as a spare, as the job's status says."""
+    if pod.node_rank >= 0:
+        return pod
+    for table in (job.get("status") or {}).get("pods", ()):
+        for spare in table.get("spares", ()):
+            its_own = (table["attempt"], spare["number"]) == (pod.attempt, -pod.node_rank)
+            if its_own and "rank" in spare:
+                return replace(pod, node_rank=spare["rank"], since=spare["round"])
+    return pod
+
+
 def _state(status: Mapping[str, Any]) -> tuple[State, str]:
     """Return the state of a container, and why it waits."""
     state = status.get("state", {})
@@ -174,8 +189,6 @@ class LineMaker:
 
     def __init__(self, pod: Pod, processes: int, *, from_the_beginning: bool) -> None:
         self._pod, self._processes = pod, processes
-        first = pod.node_rank * processes
-        self._ranks = range(first, first + processes)
         self._is_trainer = pod.container == names.TRAINER_CONTAINER
         self._round: int | None = pod.since if from_the_beginning and self._is_trainer else None
 
@@ -186,15 +199,18 @@ class LineMaker:
             rank, content = self._whose(content)
             if rank is None and (begun := _ROUND.fullmatch(content)):
                 self._round = int(begun[1])
+            if rank is None and pod.node_rank < 0 and (got := _PLACE.fullmatch(content)):
+                self._pod = pod = replace(pod, node_rank=int(got[1]))
         place = pod.attempt, self._round, rank, pod.node_rank, pod.node, pod.name
         return LogLine(time, *place, content, pod.container)
 
     def _whose(self, content: bytes) -> tuple[int | None, bytes]:
         """Return the rank that has printed a line, and what it has printed."""
+        first = self._pod.node_rank * self._processes
         if self._processes == 1:
-            return (None if content.startswith(AGENT) else self._ranks[0]), content
+            return (None if content.startswith(AGENT) else first), content
         found = _RANK.match(content)
-        if found and int(found[1]) in self._ranks:
+        if found and int(found[1]) in range(first, first + self._processes):
             return int(found[1]), content[found.end() :]
         return None, content
 
@@ -229,6 +245,8 @@ class Wanted:
                 return False
         elif self.attempt not in ("all", pod.attempt):
             return False
+        if pod.node_rank < 0:  # a spare may have got any rank since
+            return True
         if self.nodes is not None and pod.node_rank not in self.nodes:
             return False
         first = pod.node_rank * processes
@@ -236,4 +254,8 @@ class Wanted:
 
     def has_line(self, line: LogLine) -> bool:
         """Return whether a line of such a pod is wanted."""
+        if self.nodes is not None and line.node_rank not in self.nodes:
+            return False
+        if self.ranks is not None and line.node_rank < 0:
+            return False
         return self.ranks is None or line.rank is None or line.rank in self.ranks

@@ -173,7 +173,7 @@ class Children:
         return job is not None and job.uid == owner.get("uid")
 
     async def create_pods(self, job: DDPJob, ranks: tuple[int, ...], memory: Memory) -> None:
-        """Create these ranks' pods, at most `pods_per_job` at a time.
+        """Create these ranks' pods, or spares, at most `pods_per_job` at a time.
 
         Raises the first refusal, after all requests have been answered.
         """
@@ -191,9 +191,10 @@ class Children:
             async with slots:
                 if refused:
                     return  # as the others would be
+                proof = own.of(rank) if rank >= 0 else ""
                 try:
                     body = await self.cluster.create(
-                        PODS, job.namespace, template.body(rank, own.of(rank), memory.token)
+                        PODS, job.namespace, template.body(rank, proof, memory.token)
                     )
                 except Refused:
                     refused.append(rank)

@@ -247,7 +247,7 @@ class Controller:
                 continue
             head = next((pod for pod in self.pods(job) if pod.uid == memory.head), None)
             if head is not None and (head.running and head.ip or head.result == "failed"):
-                yield Head(job, head, memory.order)
+                yield Head(job, memory.order.placed(head), memory.order)
 
     async def old_token(self, job: JobRecord, pod: PodRecord) -> str:
         """Return the token of a pod that an earlier version has made; "" if it cannot be read."""

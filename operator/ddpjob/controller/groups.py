@@ -9,7 +9,7 @@ import asyncio
 import math
 import resource
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Annotated
 
@@ -120,6 +120,7 @@ class Groups:
 
     def __init__(self, settings: Settings, desk: Desk, silence: Silence) -> None:
         self._settings, self._desk, self._silence = settings, desk, silence
+        self._news = asyncio.Event()
         self._talks: dict[str, tuple[_Talk, asyncio.Task[None]]] = {}  # by uid of the pod
         self._held = 0
         self._at_once = asyncio.Semaphore(AT_ONCE)
@@ -133,6 +134,8 @@ class Groups:
         """Have the order given at once, if it is another one."""
         if pod_uid in self._talks:
             self._talks[pod_uid][0].give(order)
+        elif order.members:  # another pod has become rank 0's, and may run
+            self._news.set()
 
     async def run(self, http: AgentHttp) -> None:
         """Ask until cancelled."""
@@ -152,7 +155,10 @@ class Groups:
                         task = asyncio.create_task(self._follow(http, head, talk))
                         self._talks[uid] = talk, task
                     self.tell(uid, head.order)
-                await asyncio.sleep(LOOK_SECONDS)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_SECONDS):
+                        await self._news.wait()
+                self._news.clear()
         finally:
             for _, task in self._talks.values():
                 task.cancel()
@@ -253,7 +259,7 @@ async def fetch_group(
     if heard is not None:
         query += f"&heard={heard!r}"
     if order.pods:
-        query += f"&pods={order.pods}"
+        query += f"&pods={order.pods}&since={order.made[1]}"
     headers = {"Authorization": f"Bearer {pod.token}"}
     within = hold + LATE_SECONDS if pod.node_timeout or not hold else REQUEST_SECONDS
     page = await http.read(pod, f"/group?{query}", GroupPage, headers, within)

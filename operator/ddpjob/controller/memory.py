@@ -143,6 +143,8 @@ class Memory:
     """Monotonic time of the first failed creation in this attempt."""
     conflicts: int = 0
     """Creations in a row that found their name taken."""
+    spares_at: float = float("-inf")
+    """Monotonic time at which spares were made, or could not be made."""
     rendered: Rendered | None = None
     """The last rendering of the job's pods."""
     secondary_at: float | None = None

@@ -29,6 +29,7 @@ from ddpjob.plan.model import Decision, Event, Observed, Queue
 from ddpjob.plan.own import made_of
 from ddpjob.plan.podrecord import pod_record
 from ddpjob.plan.reasons import INVALID
+from ddpjob.plan.spares import AGAIN_SECONDS
 from ddpjob.plan.status import with_condition
 from ddpjob.settings import Settings
 
@@ -156,6 +157,7 @@ class Reconciler:
             key=self.children.key,
             made=memory.made[1] if memory.made[0] == made_of(job.status) else {},
             strays=memory.strays,
+            spares_wait=AGAIN_SECONDS - elapsed(memory.spares_at),
             spared=frozenset(uid for uid, until in memory.spared.items() if elapsed(until) < 0),
         )
 
@@ -294,9 +296,12 @@ class Reconciler:
         """Delete, then prepare, then create.
 
         Raises InvalidJob or ClusterError where something cannot be created. The status has the
-        error by then.
+        error by then; of spares there is an Event.
         """
         await self.children.end_pods(job, decision, memory)
+        for_spares = job.status.state == "Running"
+        if for_spares and decision.create:
+            memory.spares_at = time.monotonic()
         try:
             if decision.workload:
                 await self.workloads.carry_out(job, decision, memory)
@@ -305,6 +310,10 @@ class Reconciler:
             if decision.create:
                 await self.children.create_pods(job, decision.create, memory)
         except (InvalidJob, ClusterError) as error:
+            if for_spares:  # the group needs none
+                memory.spares_at = time.monotonic()
+                event = Event("SparesRefused", f"no spare is created: {error}", warning=True)
+                return await record_event(self.cluster, job, event)
             await self._report_create_error(job, error, memory)
             raise
         if decision.prepare or decision.create or decision.workload:

@@ -86,7 +86,7 @@ async def _take_back(
     metadata = body["metadata"]
     owners = metadata.get("ownerReferences") or []
     others = [o for o in owners if not o.get("controller") and o.get("uid") != job.uid]
-    labels = labels_of(job) | pod_labels(place[0], str(place[1]))
+    labels = labels_of(job) | pod_labels(place[0], names.rank_text(place[1]))
     ours = {"labels": labels, "ownerReferences": [owner_of(job), *others]}
     pod = pod_record({**body, "metadata": {**metadata, **ours}})
     if pod is None or not is_own(job.status, pod, made):

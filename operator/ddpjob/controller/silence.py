@@ -287,9 +287,10 @@ class Silence:
             await asyncio.sleep(pause_after(evidence.unanswered, pause, evidence.timeout))
 
     def _own(self, head: Head) -> list[PodRecord]:
-        """The pods of the attempt, those last that have replaced others."""
+        """The pods of the attempt that have ranks, those last that have replaced others."""
         pods = (pod for pod in self._desk.pods(head.job) if pod.attempt == head.pod.attempt)
-        return sorted(pods, key=lambda pod: pod.since)
+        placed = (pod for pod in map(head.order.placed, pods) if pod.rank >= 0)
+        return sorted(placed, key=lambda pod: pod.since)
 
     async def _ask(
         self,

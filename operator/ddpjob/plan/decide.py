@@ -30,6 +30,7 @@ from ddpjob.plan.running import (
     with_last_report,
     with_report,
 )
+from ddpjob.plan.spares import provide_spares
 from ddpjob.plan.termination import final_report, final_result, termination_of
 from ddpjob.ranks import format_ranks, parse_ranks
 
@@ -66,7 +67,7 @@ def _decide_by_state(job: DDPJob, pods: Pods, observed: Observed, now: float) ->
         return Decision(status)
     # It has ended: only its pods are left to clean up.
     if status.state in api.FINISHED:
-        every = [*pods.current, *pods.older, *pods.ahead, *pods.strays]
+        every = [*pods.current, *pods.older, *pods.ahead, *pods.strays, *pods.spares]
         return clean_up(job, status, every, now)
     # There are pods of a later attempt, so another operator may have a newer view of the job.
     if not observed.confirmed and any(pod.uid not in observed.strays for pod in pods.ahead):
@@ -118,6 +119,8 @@ def _decide_active(job: DDPJob, pods: Pods, observed: Observed, now: float) -> D
         decision = requeue(decision, returning.requeue_after)
     if decision.status.state in ("Starting", "Restarting"):
         decision = requeue(decision, seconds_to_slow(inputs.current, now))
+    if failing is told is None:
+        decision = provide_spares(inputs, decision)
     for waiting in (failing, told):
         decision = with_wait(decision, waiting)
     if decision.status.state in BEGUN:
@@ -128,7 +131,7 @@ def _decide_active(job: DDPJob, pods: Pods, observed: Observed, now: float) -> D
 def _inputs(job: DDPJob, pods: Pods, observed: Observed, now: float) -> tuple[Inputs, Status]:
     """Return the group, and its status with what the pods and their agents have reported."""
     current, older = pods.current, pods.older
-    status = with_own(_begin(job), current)
+    status = with_own(_begin(job), current, pods.spares)
     # Pods of the attempt before may still report their last step.
     former = [p for p in older if p.attempt == status.attempt - 1 and is_own(status, p)]
     succeeded = parse_ranks(status.succeeded_ranks, job.spec.nnodes)

@@ -94,15 +94,17 @@ def restart_or_fail(inputs: Inputs, status: Status, found: api.Failure) -> Decis
         status = status.model_copy(update={"avoided_nodes": nodes})
     status = with_silent_nodes(inputs, status)
     text = f"{what}; {judged.cost}"
-    kept = () if judged.verdict.avoid_node else survivors(inputs, status, found, judged.pause)
-    if kept:
-        lost = format_ranks({*range(inputs.job.spec.nnodes)} - {pod.rank for pod in kept})
-        text += f"; the pod of node rank {lost} is replaced, in round {status.round + 1}"
-        begun = restart_in_place(inputs, status, found.reason, what, kept, pause=judged.pause)
+    stay = None if judged.verdict.avoid_node else survivors(inputs, status, found, judged.pause)
+    pause = judged.pause
+    if stay:
+        pause = pause if stay.created else 0.0
+        text += f"; {stay.words}, in round {status.round + 1}"
+        groups = stay.kept, stay.taking
+        begun = restart_in_place(inputs, status, found.reason, what, *groups, pause=pause)
     else:
-        begun = restart(inputs, status, found.reason, what, pause=judged.pause)
-    if judged.pause:
-        text += f"; pods are created again in {duration(judged.pause)}"
+        begun = restart(inputs, status, found.reason, what, pause=pause)
+    if pause:
+        text += f"; pods are created again in {duration(pause)}"
     return replace(begun, events=(Event("Restarting", text, warning=True),))
 
 
@@ -230,7 +232,7 @@ def after_failure(
     if primary:
         first = first_cause(primary)
         found = with_traceback(failure(first, status.round), first)
-        return answer(inputs, status, with_rank(found, processes))
+        return answer(inputs, status, with_rank(found, first.rank, processes))
     if gone and not lost and not observed.confirmed:
         return Decision(job.status, confirm=True)
     if lost or gone:
@@ -244,9 +246,10 @@ def after_failure(
     if left > 0 and any(pod.live for pod in rest):
         return Decision(status, only_secondary=True, requeue_after=left)
     if peer := _peer_ended(inputs, failed, status.round):
-        return answer(inputs, status, with_rank(peer, processes))
+        return answer(inputs, status, with_rank(peer, inputs.rank_of(peer.pod), processes))
     late = late_failure(failed, [pod for pod in rest if pod.live], status.round)
-    found = with_rank(late or secondary_failure(failed, status.round), processes)
+    found = late or secondary_failure(failed, status.round)
+    found = with_rank(found, inputs.rank_of(found.pod), processes)
     return answer(inputs, status, found if late else _with_bystanders(found, rest, succeeded))
 
 
@@ -317,7 +320,7 @@ def _in_order(
     for pod in by_cause(failed):
         found = failure(pod, current_round)
         if found.round == current_round:
-            yield pod.rank, with_rank(found, processes)
+            yield pod.rank, with_rank(found, pod.rank, processes)
 
 
 def _ignored(job: DDPJob, failures: Iterable[_NodeFailure]) -> list[_NodeFailure]:
@@ -383,7 +386,7 @@ def _losses(
         unknown = api.Failure(pod=name, reason=RESULT_UNKNOWN, message=words, **seen)
         found.append((rank, unknown))
     processes = inputs.job.spec.processes_per_node
-    return [(rank, with_rank(each, processes)) for rank, each in found]
+    return [(rank, with_rank(each, rank, processes)) for rank, each in found]
 
 
 def _loss_of(pod: PodRecord) -> str:

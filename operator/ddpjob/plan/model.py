@@ -76,6 +76,7 @@ class PodRecord:
     """uid of the controller."""
     attempt: int
     rank: int
+    """The node rank; minus its number of a spare without one."""
     since: int = 0
     """The first round of a pod that replaces another one; 0 for all other pods."""
     deleting: bool = False
@@ -114,7 +115,7 @@ class PodRecord:
     """When the node controller gave up the pod's node, if the node has not come back."""
     agent_port: int = names.AGENT_PORT
     token: str = ""
-    """What its agent knows the operator by; rank 0 alone has it."""
+    """What its agent knows the operator by; rank 0 and spares alone have it."""
     old_agent: str = ""
     """The ConfigMap with the token, where an earlier version has made the pod."""
     spec_hash: str = ""
@@ -264,6 +265,8 @@ class Observed:
     made: Mapping[int, str] = field(default_factory=dict)
     """`uid_print` of the pods that this operator has made in this attempt, by node rank. The status
     may not have them yet."""
+    spares_wait: float = 0.0
+    """The seconds before the next spares may be made."""
     strays: frozenset[str] = frozenset()
     """uids of pods of attempts that the job had not begun when both were last read."""
     spared: frozenset[str] = frozenset()
@@ -311,11 +314,21 @@ class Order:
     ends: bool = False
     """Nodes whose ranks have failed are to end their pods."""
     made: Made = (0, 0)
-    """The kind of the latest pods."""
+    """The kind of the latest pods. Those that have replaced others begin with its round, or have
+    begun."""
     pods: str = ""
     """The pods that have replaced others, as `RANK:PRINT,…`; no print of those that are to come."""
     members: frozenset[str] = frozenset()
     """uids of the pods that are to be told where rank 0's pod is, if that has replaced another."""
+
+    def placed(self, pod: PodRecord) -> PodRecord:
+        """Return a pod with the rank that it has got as a spare; as it is if it has none."""
+        if pod.rank >= 0:
+            return pod
+        named = (part.partition(":") for part in self.pods.split(","))
+        ranks = (int(rank) for rank, _, known in named if known == pod.uid_print)
+        rank = next(ranks, pod.rank)
+        return replace(pod, rank=rank, since=0 if rank < 0 else self.made[1])
 
 
 # Make it, in the place of one that asks for something else; delete it; give its quota back; say
@@ -332,7 +345,7 @@ class Decision:
     prepare: bool = False
     """Create the Service, the agent's ConfigMap and the NetworkPolicy."""
     create: tuple[int, ...] = ()
-    """Node ranks whose pods to create."""
+    """Node ranks whose pods to create, and minus the numbers of spares."""
     events: tuple[Event, ...] = ()
     expire: tuple[PodRecord, ...] = ()
     """Pods that their kubelets are to end now, with their grace, and to keep."""

@@ -13,13 +13,13 @@ import binascii
 import hashlib
 import hmac
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from sys import intern
 from types import MappingProxyType
 
 from ddpjob import names
-from ddpjob.api import DDPJob, OwnPods, Replacements, Status
+from ddpjob.api import DDPJob, OwnPods, Replacements, Spare, Status
 from ddpjob.plan.model import Made, Observed, Order, PodRecord
 from ddpjob.ranks import MAX_NNODES, format_ranks, parse_ranks
 
@@ -117,7 +117,10 @@ class Pods:
     ahead: list[PodRecord]
     """Pods of attempts, or replacements of rounds, that the job has not begun."""
     strays: list[PodRecord]
-    """Pods that are named like pods of its attempt, but that somebody else has made."""
+    """Pods that are named like pods of its attempt, but that somebody else has made, or that are
+    spares no more."""
+    spares: list[PodRecord] = field(default_factory=list)
+    """The job's own spares of its attempt that have no rank."""
 
     @property
     def head(self) -> str:
@@ -128,7 +131,7 @@ class Pods:
 def sort_pods(
     job: DDPJob, status: Status, pods: Iterable[PodRecord], made: Mapping[int, str] = _NOBODYS
 ) -> Pods:
-    """Sort `pods`. Pods of other namespaces are left out.
+    """Sort `pods`, spares by the ranks that they have got. Pods of other namespaces are left out.
 
     `made` has `uid_print` of this attempt's pods that the status does not have yet.
     """
@@ -138,9 +141,14 @@ def sort_pods(
     for pod in pods:
         if pod.owner_uid != uid or pod.namespace != namespace:
             continue
+        entry = _spare_of(status, pod, made) if pod.rank < 0 else None
+        if entry and entry.rank is not None:
+            pod = replace(pod, rank=entry.rank, since=entry.round)
         its, here = (pod.attempt, pod.since), (attempt, since.get(pod.rank, 0))
         if its != here:
             (found.older if its < here else found.ahead).append(pod)
+        elif pod.rank < 0:
+            (found.spares if entry else found.strays).append(pod)
         elif pod.rank < nnodes and _owns(status, table, pod, made):
             found.current.append(pod)
         else:
@@ -169,7 +177,7 @@ def absent(status: Status, pods: Iterable[PodRecord]) -> set[tuple[int, int, int
         if table.attempt == status.attempt or status.state == "Restarting":
             since, ranks = table.since, _ranks(table)
             ranks -= done if table.attempt == status.attempt else set()
-            known |= {(table.attempt, rank, since.get(rank, 0)) for rank in ranks}
+            known |= {table.place(rank, since.get(rank, 0)) for rank in ranks}
     return known - {(pod.attempt, pod.rank, pod.since) for pod in pods}
 
 
@@ -179,11 +187,23 @@ def may_be_own(job: DDPJob, places: Iterable[tuple[int, int, int]]) -> set[tuple
     return {place for place in places if place[0] in attempts and place[1] < job.spec.nnodes}
 
 
+def _spare_of(status: Status, pod: PodRecord, made: Mapping[int, str]) -> Spare | None:
+    """Return what the status has of a spare; None if it is not the job's own."""
+    table = _table(status, pod.attempt)
+    for entry in table.spares if table else ():
+        if entry.number == -pod.rank:
+            known = entry.uid or (made.get(pod.rank) if pod.attempt == status.attempt else None)
+            return entry if known == pod.uid_print else None
+    return None
+
+
 def _owns(
     status: Status, table: OwnPods | None, pod: PodRecord, made: Mapping[int, str] = _NOBODYS
 ) -> bool:
     if table is None:
         return not status.pods and status.state in BEGUN
+    if pod.rank < 0:  # it comes from an API server, so it has no rank yet
+        return _spare_of(status, pod, made) is not None
     if _has_uid(table, pod):
         return True
     known = table.uids[PRINT * pod.rank : PRINT * (pod.rank + 1)]
@@ -196,13 +216,18 @@ def _has_uid(table: OwnPods, pod: PodRecord) -> bool:
     return table.uids.startswith(pod.uid_print, PRINT * pod.rank)
 
 
-def with_own(status: Status, own: Iterable[PodRecord]) -> Status:
-    """Return `status` with the uids of its attempt's own pods."""
+def with_own(status: Status, own: Iterable[PodRecord], spares: Iterable[PodRecord] = ()) -> Status:
+    """Return `status` with the uids of its attempt's own pods, and of its spares."""
     table = _table(status, status.attempt)
     if table is None and (status.pods or status.state not in BEGUN):
         return status
     table = table or OwnPods(attempt=status.attempt)
     new = [pod for pod in own if not _has_uid(table, pod)]
+    prints = {-pod.rank: pod.uid_print for pod in spares}
+    if any(not entry.uid and entry.number in prints for entry in table.spares):
+        seen = [e.model_copy(update={"uid": prints.get(e.number, e.uid)}) for e in table.spares]
+        table = table.model_copy(update={"spares": seen})
+        status = _with_table(status, table, {})
     if not new:
         return status
     known = [table.uids[i : i + PRINT] for i in range(0, len(table.uids), PRINT)]
@@ -226,7 +251,8 @@ def order_of(status: Status, pods: Pods, *, ends: bool) -> Order:
         known = table.uids[PRINT * rank : PRINT * (rank + 1)].strip(".")
         seen = at[rank].uid_print if rank in at else ""
         prints.append(f"{rank}:{known or seen}")
-    members = frozenset(pod.uid for pod in pods.current) if 0 in since else frozenset[str]()
+    followers = [*pods.current, *pods.spares] if 0 in since else []
+    members = frozenset(pod.uid for pod in followers)
     return Order(number, ends, made_of(status), ",".join(prints), members)
 
 
@@ -241,9 +267,9 @@ def awaits_pods(status: Status) -> bool:
 
 
 def name_of(job: DDPJob, status: Status, rank: int) -> str:
-    """Return the name that the own pod of a node rank has, or is to have."""
-    since = status.own_pods.since.get(rank, 0)
-    return names.pod_name(job.name, status.attempt, rank, since)
+    """Return the name that the own pod of a node rank, or a spare, has or is to have."""
+    own = status.own_pods
+    return names.pod_name(job.name, *own.place(rank, own.since.get(rank, 0)))
 
 
 def known_ranks(status: Status) -> set[int]:
@@ -266,24 +292,35 @@ def with_root(status: Status, root: str) -> Status:
     return _with_table(status, table, {"roots": [*table.roots, root][-MAX_ROOTS:]})
 
 
-def with_new_pods(status: Status, kept: Iterable[PodRecord], nnodes: int) -> Status:
+def with_new_pods(
+    status: Status, kept: Iterable[PodRecord], taking: Mapping[int, PodRecord], nnodes: int
+) -> Status:
     """Return `status`, whose round has just begun, with new pods for all but the `kept` ones.
 
+    `taking` has the spares that are these new pods, by their ranks; the others are to be made.
     Copies of older pods' marks prove nothing any more: the uids of those that stay are known.
     """
     table, stay = status.own_pods, {pod.rank: pod for pod in kept}
     since = {rank: pod.since for rank, pod in stay.items() if pod.since}
     since |= {rank: status.round for rank in range(nnodes) if rank not in stay}
     rounds = sorted({*since.values()})
+    known = {**taking, **stay}
+    got = {-pod.rank: {"rank": rank, "round": status.round} for rank, pod in taking.items()}
     update: dict[str, object] = {
         "roots": [],
-        "uids": "".join(stay[r].uid_print if r in stay else _NONE for r in range(nnodes)),
+        "uids": "".join(known[r].uid_print if r in known else _NONE for r in range(nnodes)),
+        "spares": [e.model_copy(update=got.get(e.number, {})) for e in table.spares],
         "replacements": [
             Replacements(round=n, ranks=format_ranks(r for r in since if since[r] == n))
             for n in rounds
         ],
     }
     return _with_table(status, table, update)
+
+
+def with_spares(status: Status, spares: Sequence[Spare]) -> Status:
+    """Return `status` with these spares."""
+    return _with_table(status, status.own_pods, {"spares": [*spares]})
 
 
 def _table(status: Status, attempt: int) -> OwnPods | None:
@@ -312,3 +349,7 @@ class Inputs:
     def current(self) -> Sequence[PodRecord]:
         """The job's own pods of its attempt."""
         return self.pods.current
+
+    def rank_of(self, name: str | None) -> int | None:
+        """Return the node rank of the own pod with this name."""
+        return next((pod.rank for pod in self.current if pod.name == name), None)

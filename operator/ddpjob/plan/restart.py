@@ -7,8 +7,9 @@ itself.
 """
 
 import math
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
+from types import MappingProxyType
 
 from ddpjob import api, names
 from ddpjob.api import DDPJob, SilentNode, Status
@@ -48,12 +49,14 @@ def restart_in_place(
     reason: str,
     message: str,
     kept: Sequence[PodRecord] | None = None,
+    taking: Mapping[int, PodRecord] = MappingProxyType({}),
     *,
     pause: float = 0.0,
 ) -> Decision:
     """Return the beginning of the attempt's next round: new processes in the same pods.
 
-    If only the `kept` ones stay, the others are created anew after `pause` seconds.
+    If only the `kept` ones stay, spares are `taking` the ranks of others, and the rest of these are
+    created anew after `pause` seconds.
     """
     status = _left(status)
     update = {
@@ -64,11 +67,11 @@ def restart_in_place(
     status = status.model_copy(update=update)
     if kept is not None:
         nnodes = inputs.job.spec.nnodes
-        nodes = api.Nodes(desired=nnodes, running=len(kept), pending=0)
+        nodes = api.Nodes(desired=nnodes, running=len(kept) + len(taking), pending=0)
         time = timestamp(math.ceil(inputs.now + pause)) if pause else None
         budget = status.budget.model_copy(update={"next_restart_time": time})
         status = status.model_copy(update={"nodes": nodes, "budget": budget})
-        status = with_new_pods(status, kept, nnodes)
+        status = with_new_pods(status, kept, taking, nnodes)
     status = with_condition(status, because(STARTING, reason), message, now=inputs.now)
     return Decision(status)
 
@@ -79,17 +82,21 @@ def staying(inputs: Inputs) -> list[PodRecord]:
     So are those that have yet to start in the place of others. If nobody knows how a pod would be
     made now, it counts as unchanged.
     """
-    job, observed = inputs.job, inputs.observed
-    if job.spec.failure_policy.restart_strategy != "InPlace" or observed.edit_error is not None:
+    if inputs.job.spec.failure_policy.restart_strategy != "InPlace":
         return []
     return [
         pod
         for pod in inputs.current
         if (pod.running or pod.since and pod.live)
-        and pod.rank not in observed.silent
-        and not (pod.deleting or pod.disruption or pod.unreachable_since)
-        and observed.spec_hash in ("", pod.spec_hash)
+        and pod.rank not in inputs.observed.silent
+        and is_fit(inputs.observed, pod)
     ]
+
+
+def is_fit(observed: Observed, pod: PodRecord) -> bool:
+    """Whether a pod goes on as far as is known, and is as it would be made now."""
+    as_now = observed.edit_error is None and observed.spec_hash in ("", pod.spec_hash)
+    return as_now and not (pod.deleting or pod.disruption or pod.unreachable_since)
 
 
 def next_attempt(job: DDPJob, status: Status) -> Status:

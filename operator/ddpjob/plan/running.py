@@ -45,6 +45,9 @@ def with_counts(inputs: Inputs, status: Status) -> Status:
     """Return `status` with counts, and Running once every node runs or has ended well."""
     job, now = inputs.job, inputs.now
     nodes = count_nodes(job.spec.nnodes, inputs.current, inputs.succeeded)
+    if job.spec.spares:
+        ready = sum(pod.running and not pod.deleting for pod in inputs.pods.spares)
+        nodes = nodes.model_copy(update={"spares": min(ready, api.MAX_SPARES)})
     status = status.model_copy(update={"nodes": nodes})
     full = nodes.running + nodes.succeeded == nodes.desired
     if full and status.state != "Running" and _has_begun(inputs, status):
@@ -192,7 +195,7 @@ def not_started(inputs: Inputs, status: Status) -> api.Failure | None:
         message=f"not started within {job.spec.startup_deadline_seconds} s: {words}"[:4096],
         time=timestamp(inputs.now),
     )
-    return with_rank(found, job.spec.processes_per_node)
+    return with_rank(found, rank, job.spec.processes_per_node)
 
 
 def create_missing(inputs: Inputs, status: Status) -> Decision:

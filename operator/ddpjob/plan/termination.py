@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ddpjob import names
 from ddpjob.api import MAX_REASON, MAX_TRACEBACK, Failure, Result
 from ddpjob.names import MAX_RESULT
 from ddpjob.plan.model import UNREAD, PodRecord, Report, Termination
@@ -340,14 +339,14 @@ def failure(pod: PodRecord, current_round: int = 0) -> Failure:
     )
 
 
-def with_rank(found: Failure, processes: int) -> Failure:
+def with_rank(found: Failure, node_rank: int | None, processes: int) -> Failure:
     """Return `found` with a rank, if its pod has one process, whether or not the agent named it.
 
     Of a pod with more of them no rank is the one that failed: it is evicted with all of its ranks.
     """
     if found.rank is not None or found.pod is None or processes > 1:
         return found
-    return found.model_copy(update={"rank": names.node_rank(found.pod)})
+    return found.model_copy(update={"rank": node_rank})
 
 
 def with_traceback(found: Failure, pod: PodRecord) -> Failure:

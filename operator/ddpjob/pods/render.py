@@ -42,9 +42,9 @@ _CONTAINER_SECURITY = {"allowPrivilegeEscalation": False, "capabilities": {"drop
 _OF_RANK_0 = ("image", "resources")
 # Kueue takes it away once it has chosen a pod's node.
 _TOPOLOGY_GATE = "kueue.x-k8s.io/topology"
-# The marks in place of what the pods of an attempt differ in, and of the job's token. Nobody knows
-# them, so they are in no job.
-_RANK, _PROOF, _TOKEN = (f"@{secrets.token_hex(8)}@" for _ in range(3))
+# The marks in place of what the pods of an attempt differ in (a spare has a number in its name, but
+# no rank in its environment), and of the job's token. Nobody knows them, so they are in no job.
+_RANK, _ENV_RANK, _PROOF, _TOKEN = (f"@{secrets.token_hex(8)}@" for _ in range(4))
 
 
 @dataclass(frozen=True)
@@ -67,15 +67,22 @@ class PodTemplate:
     """The parts of rank 0's pod between the places of its rank."""
     others: tuple[bytes, ...]
     """The same parts of all other pods."""
+    spares: tuple[bytes, ...]
+    """And of spares."""
     spec_hash: str
     gang: Gang | None = None
     """What has to be there before them."""
 
     def body(self, rank: int, proof: str = "", token: str = "") -> bytes:
-        """Return the pod of node rank `rank` as JSON, with the proof that the operator made it."""
-        pod = str(rank).encode().join(self.others if rank else self.first)
-        for mark, text in ((_PROOF, proof), (_TOKEN, token)):
-            pod = pod.replace(mark.encode(), text.encode(), 1)
+        """Return the pod of node rank `rank` as JSON, with the proof that the operator made it.
+
+        -1 is the first spare, which needs no proof.
+        """
+        parts = self.spares if rank < 0 else self.others if rank else self.first
+        pod = names.rank_text(rank).encode().join(parts)
+        env_rank = names.SPARE_RANK if rank < 0 else str(rank)
+        for mark, text in ((_PROOF, proof), (_TOKEN, token), (_ENV_RANK, env_rank)):
+            pod = pod.replace(mark.encode(), text.encode())
         return pod
 
 
@@ -115,11 +122,12 @@ def pods(job: DDPJob, agent: Agent, policy: Policy) -> PodTemplate:
         raise InvalidJob("spec.scheduling.queue", rule, job.spec.scheduling.queue)
     bare = job.model_copy(update={"status": Status()})
     text = orjson.dumps(both(bare, agent, policy)[:2]).decode()
-    text = text.replace(_RANK, "@rank@").replace(_TOKEN, "@token@")
+    for mark, word in ((_RANK, "rank"), (_ENV_RANK, "rank"), (_TOKEN, "token")):
+        text = text.replace(mark, f"@{word}@")
     spec_hash = hashlib.sha256(text.encode()).hexdigest()[:16]
     for pod in (first, others):
         own = {names.SPEC_HASH_ANNOTATION: spec_hash, names.PROOF_ANNOTATION: _PROOF}
-        if _waits(job):
+        if job.spec.restarts_in_place:
             own[names.RESTART_ANNOTATION] = "InPlace"
         if timeout := _node_timeout(job):
             own[names.NODE_TIMEOUT_ANNOTATION] = str(timeout)
@@ -128,7 +136,8 @@ def pods(job: DDPJob, agent: Agent, policy: Policy) -> PodTemplate:
     def parts(pod: Body) -> tuple[bytes, ...]:
         return tuple(orjson.dumps(pod).split(_RANK.encode()))
 
-    return PodTemplate(parts(first), parts(others), spec_hash, gang_of(job, policy))
+    spares = parts(_spare(job, others)) if job.spec.spares else ()
+    return PodTemplate(parts(first), parts(others), spares, spec_hash, gang_of(job, policy))
 
 
 def problems(job: DDPJob, policy: Policy) -> list[InvalidJob]:
@@ -142,7 +151,9 @@ def both(job: DDPJob, agent: Agent, policy: Policy) -> tuple[Body, Body, list[In
     is_alone = checkpoint is not None and checkpoint.mount_on == "Rank0"
     gang = gang_of(job, policy)
     others, found = _pod(_with(job, checkpoint=None) if is_alone else job, agent, policy, gang)
-    if not master and not is_alone:
+    if (name := job.spec.spare_priority_class_name) is not None:
+        found += _wrong_class(name, _spare(job, others), policy, gang)
+    if not job.spec.has_own_rank_0:
         return others, others, found
     own = {name: getattr(master, name, None) or getattr(job.spec, name) for name in _OF_RANK_0}
     first, more = _pod(_with(job, **own), agent, policy, gang, master)
@@ -157,6 +168,31 @@ def both(job: DDPJob, agent: Agent, policy: Policy) -> tuple[Body, Body, list[In
             where = problem.path.replace("spec.template", "spec.master.template", 1)
             found.append(InvalidJob(where, problem.rule, problem.value))
     return first, others, found
+
+
+def _spare(job: DDPJob, pod: Body) -> Body:
+    """Return a spare: a pod as the `others`, on another node than they are, where there is room."""
+    name, kind = _pod_name(job, 0), "preferredDuringSchedulingIgnoredDuringExecution"
+    spec = {**pod["spec"], "hostname": name}
+    affinity = spec.get("affinity") or {}
+    apart = affinity.get("podAntiAffinity") or {}
+    ours = {"matchLabels": {names.JOB_UID_LABEL: job.uid}}
+    term = {"labelSelector": ours, "topologyKey": "kubernetes.io/hostname"}
+    wishes = [*(apart.get(kind) or []), {"weight": 100, "podAffinityTerm": term}]
+    spec = {**spec, "affinity": {**affinity, "podAntiAffinity": {**apart, kind: wishes}}}
+    if job.spec.spare_priority_class_name is not None:
+        spec["priorityClassName"] = job.spec.spare_priority_class_name
+    return {**pod, "metadata": {**pod["metadata"], "name": name}, "spec": spec}
+
+
+def _wrong_class(name: str, spare: Body, policy: Policy, gang: Gang | None) -> Iterator[InvalidJob]:
+    """Yield an InvalidJob if spares may not have this priority class."""
+    where = "spec.sparePriorityClassName"
+    if gang:
+        yield misfit(where, "must be absent: the pods of a gang have one priority", name)
+    for problem in refusals(spare, policy):
+        if problem.path == "spec.template.spec.priorityClassName":
+            yield InvalidJob(where, problem.rule, name)
 
 
 def _admitted(admission: Admission, first: Body, others: Body) -> tuple[Body, Body]:
@@ -179,11 +215,6 @@ def _admitted(admission: Admission, first: Body, others: Body) -> tuple[Body, Bo
         return {**pod, "metadata": {**metadata, **own}, "spec": spec}
 
     return with_wish(first, "first"), with_wish(others, "others")
-
-
-def _waits(job: DDPJob) -> bool:
-    """Whether agents wait after a failure, to be asked for another round."""
-    return job.spec.has_agent and job.spec.failure_policy.restart_strategy == "InPlace"
 
 
 def _node_timeout(job: DDPJob) -> int:
@@ -232,6 +263,11 @@ def _at_its_source(job: DDPJob, problem: InvalidJob) -> InvalidJob:
     return problem
 
 
+def _pod_name(job: DDPJob, since: int) -> str:
+    """Return the name of a pod of the attempt, without its rank."""
+    return names.pod_name(job.name, job.status.attempt, _RANK, since)
+
+
 def pod_labels(attempt: int, rank: str) -> dict[str, str]:
     """Return the labels that a pod has besides `labels_of` its job."""
     return {names.ATTEMPT_LABEL: str(attempt), names.RANK_LABEL: rank}
@@ -243,7 +279,7 @@ def _pod_values(job: DDPJob, agent: Agent) -> Body:
         env.pop(variable.name, None)
     volumes, mounts = _volumes(job, agent)
     return {
-        "pod_name": names.pod_name(job.name, job.status.attempt, _RANK, job.status.own_pods.latest),
+        "pod_name": _pod_name(job, job.status.own_pods.latest),
         "labels": labels_of(job) | pod_labels(job.status.attempt, _RANK),
         "token": _TOKEN,
         "command": _command(job),
@@ -287,7 +323,7 @@ def _accelerate(job: DDPJob) -> list[str]:
 
 def _environment(job: DDPJob) -> dict[str, str]:
     spec, attempt, own = job.spec, job.status.attempt, job.status.own_pods
-    master = f"{names.pod_name(job.name, attempt, 0, own.since.get(0, 0))}.{job.name}"
+    master = f"{names.pod_name(job.name, *own.place(0, own.since.get(0, 0)))}.{job.name}"
     nproc = spec.processes_per_node
     env = {
         "HOME": names.HOME_DIR,
@@ -309,7 +345,7 @@ def _environment(job: DDPJob) -> dict[str, str]:
         # torchrun reads these and ignores the next four.
         "PET_NNODES": str(spec.nnodes),
         "PET_NPROC_PER_NODE": str(nproc),
-        "PET_NODE_RANK": _RANK,
+        "PET_NODE_RANK": _ENV_RANK,
         "PET_MASTER_ADDR": master,
         "PET_MASTER_PORT": str(spec.master_port),
         "PET_RDZV_BACKEND": "static",
@@ -319,13 +355,13 @@ def _environment(job: DDPJob) -> dict[str, str]:
         # What env:// and managed services mean by them: the node's rank, the number of nodes.
         "MASTER_ADDR": master,
         "MASTER_PORT": str(spec.master_port),
-        "RANK": _RANK,
+        "RANK": _ENV_RANK,
         "WORLD_SIZE": str(spec.nnodes),
         "DDPJOB_JOB": job.name,
         "DDPJOB_NAMESPACE": job.namespace,
         "DDPJOB_ATTEMPT": str(attempt),
         "DDPJOB_RESTARTS": str(max(0, job.status.restarts - job.status.round)),
-        "DDPJOB_NODE_RANK": _RANK,
+        "DDPJOB_NODE_RANK": _ENV_RANK,
         "DDPJOB_NNODES": str(spec.nnodes),
         "DDPJOB_NPROC_PER_NODE": str(nproc),
         "DDPJOB_WORLD_SIZE": str(spec.world_size),
@@ -340,7 +376,7 @@ def _environment(job: DDPJob) -> dict[str, str]:
     optional = {
         "LOCAL_RANK": "0" if nproc == 1 else None,
         "DDPJOB_SUCCESS_POLICY": None if spec.success_policy == "All" else spec.success_policy,
-        "DDPJOB_RESTART": "InPlace" if _waits(job) else None,
+        "DDPJOB_RESTART": "InPlace" if spec.restarts_in_place else None,
         "DDPJOB_ROUND": own.latest,
         "DDPJOB_WARM_START": None if spec.warm_start.enabled else "0",
         "DDPJOB_WARM_MODULES": ",".join(spec.warm_start.modules),

@@ -88,6 +88,7 @@ class Group:
         # By node rank, the prints of pods that are there in the place of others; "" of one that is
         # to come. What the replaced pods say counts no more.
         self.pods: Mapping[int, str] = {}
+        self.since = 0  # their first round, or a later one
         self.nodes: dict[int, Node] = {}
         self.counts: dict[tuple[int, str], int] = {}  # nodes by their round and state
         self.serial = 1  # of what the operator is told
@@ -95,6 +96,10 @@ class Group:
     def is_member(self, rank: int, pod: str) -> bool:
         """Whether the pod with this print is the one of a node rank."""
         return self.pods.get(rank, pod) == pod
+
+    def place_of(self, pod: str) -> tuple[int, int] | None:
+        """The rank that a spare with this print has got, and its first round; None without one."""
+        return next(((rank, self.since) for rank in self.pods if self.pods[rank] == pod), None)
 
     def tell(self, rank: int, node: Node, pod: str | None = None) -> None:
         """Take in what a node says. What it said before is no news: requests overtake each other.
@@ -139,7 +144,9 @@ class Group:
         states = (self.counts.get((self.order.round, state), 0) for state in STATES[1:])
         return sum(states) == self.nnodes
 
-    def want(self, number: int, ends: bool, pods: Mapping[int, str] | None = None) -> None:
+    def want(
+        self, number: int, ends: bool, pods: Mapping[int, str] | None = None, since: int = 0
+    ) -> None:
         """Take the operator's order; one of an earlier round is no news."""
         pods = pods or {}
         with self.told:
@@ -150,7 +157,7 @@ class Group:
                 self.add(self.nodes.pop(rank, None), -1)
                 if self.head is not None:
                     self.head.replace(rank)
-            self.pods = pods
+            self.pods, self.since = pods, since
             waits = are_new or old.waits and old.begun < number
             self.give(Order(number, old.begun, ends, waits))
             self.count()
@@ -172,12 +179,17 @@ class Group:
         if self.head is not None and stamp is not None:
             self.head.hear_operator(stamp)
 
-    def hold_node(self, known: Order) -> float:
+    def hold_node(self, known: Order, spare: str = "") -> float:
         """Hold a node's request until there is another order; the seconds until the next one.
 
-        They are 0 unless too many are held already.
+        They are 0 unless too many are held already. That of a spare, by its print, is held until it
+        has a rank.
         """
-        held = hold(self.held, self.ordered, lambda: self.order != known, HOLD_SECONDS)
+
+        def is_news() -> bool:
+            return self.order != known or bool(spare) and self.place_of(spare) is not None
+
+        held = hold(self.held, self.ordered, is_news, HOLD_SECONDS)
         return 0.0 if held else self.nnodes / ANSWERS_PER_SECOND
 
     def hold_operator(self, after: int | None, seconds: float) -> None:
@@ -251,7 +263,7 @@ def read_node(content: Any, config: Config) -> tuple[int, Node]:
     """
     if not isinstance(content, dict) or content.get("attempt") != config.attempt:
         raise ValueError("not of this attempt")
-    rank = integer(content.get("node_rank"), 0, config.nnodes - 1)
+    rank = integer(content.get("node_rank"), -1, config.nnodes - 1)  # a spare has the first one
     current, state = integer(content.get("round")), content.get("state")
     if rank is None or current is None or state not in STATES:
         raise ValueError("node_rank, round or state is not in its range")
@@ -286,6 +298,14 @@ def read_failure(content: Any) -> dict[str, Any]:
     if len(compact(deeper)) > FAILURE_BYTES:
         raise ValueError("failure is too large")
     return {"exit_code": code, "message": message}
+
+
+def read_place(content: Mapping[str, Any], nnodes: int) -> tuple[int, int] | None:
+    """The rank that a spare has got, and its first round, of an answer; None without one."""
+    found = content.get("place")
+    values = found if isinstance(found, list) and len(found) == 2 else [None, None]
+    rank, since = integer(values[0], 0, nnodes - 1), integer(values[1])
+    return None if rank is None or since is None else (rank, since)
 
 
 def read_order(content: Any) -> tuple[Order, float]:

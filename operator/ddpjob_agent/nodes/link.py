@@ -19,6 +19,7 @@ from ddpjob_agent.nodes.group import (
     Order,
     print_of,
     read_order,
+    read_place,
 )
 from ddpjob_agent.records import compact, load
 
@@ -44,9 +45,11 @@ class Link(threading.Thread):
         self.news = threading.Event()
         self.pod = print_of(config.pod_uid)
         self.is_out = False  # rank 0's agent knows of another pod in the place of this one
+        self.place: tuple[int, int] | None = None  # the rank that a spare has got, and its round
+        self.is_over = False
         self.connection: socket.socket | None = None
         # If rank 0's agent never was, it may be out of reach. A pod in the place of another waits.
-        self.was_heard = config.round > 0
+        self.was_heard = config.round > 0 or config.is_spare
 
     def move(self, host: str) -> None:
         """Ask another agent from now on: that of the pod that has become rank 0's."""
@@ -78,19 +81,19 @@ class Link(threading.Thread):
             return lately or self.connection is not None
 
     def run(self) -> None:
-        """Ask until the process ends."""
-        while True:
+        """Ask until the process ends, or is rank 0's own."""
+        while not self.is_over:
             self.news.clear()
             pause = AGAIN_SECONDS
             with contextlib.suppress(OSError, ValueError, HTTPException):
-                order, pause = self.ask()
-                if order != self.order:
-                    self.order = order
+                order, place, pause = self.ask()
+                if (order, place) != (self.order, self.place):
+                    self.order, self.place = order, place
                     self.on_order()
             if pause:
                 self.news.wait(pause)
 
-    def ask(self) -> tuple[Order, float]:
+    def ask(self) -> tuple[Order, tuple[int, int] | None, float]:
         """One request, and its answer. Raises OSError, HTTPException or ValueError."""
         with self.lock:
             node, host = self.node, self.host
@@ -109,7 +112,7 @@ class Link(threading.Thread):
             connection = asks.sock
             with self.lock:
                 if (self.node, self.host) != (node, host):
-                    return self.order, 0.0  # and ask again, with the news
+                    return self.order, self.place, 0.0  # and ask again, with the news
                 self.connection, self.was_heard = connection, True
             is_there = True
             try:
@@ -120,7 +123,9 @@ class Link(threading.Thread):
                 self.is_out = answer.status == OTHER_POD
                 if answer.status != 200:
                     raise ValueError("no answer")
-                return read_order(load(answer.read(4096)))
+                found = load(answer.read(4096))
+                order, pause = read_order(found)
+                return order, read_place(found, self.config.nnodes), pause
             except ConnectionError:  # taken back, or lost
                 raise
             except (ValueError, HTTPException, socket.timeout):  # noqa: UP041 - Python 3.8

@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
+from ddpjob_agent.config import SPARE_RANK
 from ddpjob_agent.nodes.group import print_of
 from tests import agentpod
 from tests.agentpod import TOKEN, Pod, Pods, archive_with
@@ -211,6 +212,63 @@ def test_a_pod_that_has_been_replaced_ends_and_the_others_go_on_without_it(pods:
         pod.until(partial(trains, pod, 1))
     assert second.wait() == 77
     assert "another pod" in second.summary["message"]
+
+
+def spare(pods: Pods) -> Pod:
+    """A pod that waits for a rank, whose script is told that rank."""
+    changes = {"MASTER_ADDR": pods.address(0), "DDPJOB_NODE_TIMEOUT": str(TIMEOUT)}
+    changes |= {"DDPJOB_RESTART": "InPlace", "PATH": agentpod.python_path(), "TOLD": SPARE_RANK}
+    changes |= dict.fromkeys(("DDPJOB_NODE_RANK", "RANK", "PET_NODE_RANK"), SPARE_RANK)
+    words = ("command", "--", "python3", str(pods.root / "script-0.py"), f"--rank={SPARE_RANK}")
+    found = pods.start(*words, nnodes=2, archive=PATIENT, changes=changes)
+    found.until(lambda: "waits for a node rank" in found.log)
+    return found
+
+
+def assert_has_rank(pod: Pod, rank: int) -> None:
+    pod.until(partial(trains, pod, 1))
+    assert pod.progress()["node_rank"] == rank
+    (process,) = psutil.Process(pod.process.pid).children()
+    env = process.environ()
+    assert {env[name] for name in ("RANK", "PET_NODE_RANK", "DDPJOB_NODE_RANK", "TOLD")} == {
+        str(rank)
+    }
+    assert process.cmdline()[-1] == f"--rank={rank}"
+
+
+def test_a_spare_gets_the_rank_of_a_lost_pod_by_what_rank_0s_agent_says(pods: Pods) -> None:
+    first, second = start(pods, apart=False)
+    Operator(first).ask(0)
+    third = spare(pods)
+    json.loads(first.get(f"/group?round=0{pods_of(1, third)}&since=1", TOKEN))
+    third.until(lambda: "gets node rank 1" in third.log)
+    assert not trains(third, 1), "the round has not been ordered"
+    json.loads(first.get(f"/group?round=1{pods_of(1, third)}&since=1", TOKEN))
+    assert_has_rank(third, 1)
+    first.until(partial(trains, first, 1))
+    assert second.wait() == 77
+
+
+def test_a_spare_gets_rank_0_by_the_operators_word(pods: Pods) -> None:
+    first, second = start(pods, apart=False)
+    Operator(first).ask(0)
+    third = spare(pods)
+    send(first, signal.SIGSTOP)
+    second.until(lambda: "NodeSilent" in second.log)
+    second.get(f"/head?{third.address}", TOKEN)
+    page = json.loads(third.get(f"/group?round=1{pods_of(0, third)}&since=1", TOKEN))
+    assert (page["node_rank"], page["progress"]["node_rank"]) == (0, 0)
+    assert_has_rank(third, 0)
+    second.until(partial(trains, second, 1))
+    send(first, signal.SIGCONT)
+    assert_silent(first, ALL_LOST)
+
+
+def test_a_spare_ends_by_sigterm_and_without_a_word(pods: Pods) -> None:
+    start(pods, apart=False)
+    third = spare(pods)
+    third.terminate()
+    assert third.wait() == 143 and third.summary["signal"] == "SIGTERM"
 
 
 def test_without_a_timeout_nobody_is_missed(pods: Pods) -> None:
