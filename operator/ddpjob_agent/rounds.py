@@ -222,7 +222,9 @@ class Rounds:
         """Be the pod of a node rank from now on, as if it had been made for it."""
         config, text = self.first, str(rank)
         say(f"this pod gets node rank {rank}")
-        config.node_rank, config.round, config.is_spare = rank, since, False
+        config.node_rank, config.round = rank, since
+        self.round.page = self.round.progress.page("waiting")
+        config.is_spare = False
         for name, value in os.environ.items():
             if SPARE_RANK in value:
                 os.environ[name] = value.replace(SPARE_RANK, text)

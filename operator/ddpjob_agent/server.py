@@ -110,20 +110,18 @@ class Handler(http.server.BaseHTTPRequestHandler):
         content = self.content(MEMBER_BYTES) if self.is_allowed(self.pages.token) else None
         if content is None:
             return
+        pod, is_spare = str(content.get("pod", "")), content.get("spare") is True
         try:
-            rank, node = read_node(content, self.config)
+            rank, node = (-1, None) if is_spare else read_node(content, self.config)
             known, _ = read_order(content.get("known"))
         except ValueError:
             return self.send_error(400)
-        pod = str(content.get("pod", ""))
-        if rank < 0:
-            pause = group.hold_node(known, spare=pod)
-            place = {"place": group.place_of(pod)}
-        elif not group.is_member(rank, pod):
+        if node is not None and not group.is_member(rank, pod):
             return self.send_error(OTHER_POD)
-        else:
+        if node is not None:
             group.tell(rank, node, pod)
-            pause, place = group.hold_node(known), {}
+        pause = group.hold_node(known, spare=pod if is_spare else "")
+        place = {"place": group.place_of(pod)} if is_spare else {}
         self.answer(JSON, compact({**vars(group.order), "again": pause, **place}))
 
     def content(self, limit: int) -> dict[str, Any] | None:

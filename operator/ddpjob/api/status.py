@@ -309,7 +309,7 @@ class Status(Model):
     result: Result | None = None
     failure: Failure | None = None
     history: Annotated[list[Attempt], Field(max_length=10)] = []
-    """`history` has the last ten attempts, or rounds of attempts, that are over, the latest last."""
+    """`history` has the last ten attempts, or rounds of them, that are over, the latest last."""
     budget: Budget = Budget()
     goodput: Goodput = Goodput()
     succeeded_ranks: Annotated[str, Field(max_length=20000, pattern=RANKS)] = ""

@@ -263,7 +263,7 @@ def read_node(content: Any, config: Config) -> tuple[int, Node]:
     """
     if not isinstance(content, dict) or content.get("attempt") != config.attempt:
         raise ValueError("not of this attempt")
-    rank = integer(content.get("node_rank"), -1, config.nnodes - 1)  # a spare has the first one
+    rank = integer(content.get("node_rank"), 0, config.nnodes - 1)
     current, state = integer(content.get("round")), content.get("state")
     if rank is None or current is None or state not in STATES:
         raise ValueError("node_rank, round or state is not in its range")

@@ -101,6 +101,7 @@ class Link(threading.Thread):
             "attempt": self.config.attempt,
             "node_rank": self.config.node_rank,
             "pod": self.pod,
+            **({"spare": True} if self.config.is_spare else {}),
             "round": node.round,
             "state": node.state,
             "failure": node.failure,
