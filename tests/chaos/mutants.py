@@ -49,9 +49,9 @@ MUTANTS = (
         "names by chance (generateName)",
         "controller/children.py",
         "body = await self.cluster.create(\n"
-        "                        PODS, job.namespace, template.body(rank, own.of(rank), memory.token)\n"
+        "                        PODS, job.namespace, template.body(rank, proof, memory.token)\n"
         "                    )",
-        "fresh = __import__('orjson').loads(template.body(rank, own.of(rank), memory.token))\n"
+        "fresh = __import__('orjson').loads(template.body(rank, proof, memory.token))\n"
         "                    fresh['metadata']['name'] += f'-{time.time_ns() % 10**6}'\n"
         "                    body = await self.cluster.create(PODS, job.namespace, fresh)",
         tests=(life("succeeds"), life("fails-once")),
@@ -192,9 +192,27 @@ MUTANTS = (
     Mutant(
         "a pod replaced whose end nobody saw",
         "plan/remedy.py",
-        "return kept if fenced and gone <= to_come else ()",
-        "return kept",
+        "found_all = bool(kept or taking) and fenced and gone <= to_come",
+        "found_all = bool(kept or taking)",
         tests=(UNIT + "test_replacement.py",),
+    ),
+    Mutant(
+        "a spare before its number",
+        "plan/spares.py",
+        "    missing = tuple(-e.number for e in waiting if e.number not in fit and e in stored)\n"
+        "    kept = _kept(inputs, entries, waiting)\n",
+        "    missing = tuple(-e.number for e in waiting if e.number not in fit)\n"
+        "    kept = _kept(inputs, entries, waiting)\n"
+        "    if not waiting and wanted:\n"
+        "        missing = (-1 - max((e.number for e in entries), default=0),)\n",
+        tests=(UNIT + "test_spares.py", life("swaps-rank-1")),
+    ),
+    Mutant(
+        "a lost spare that keeps its rank",
+        "plan/own.py",
+        "pod = replace(pod, rank=entry.rank, since=entry.round)",
+        "pod = replace(pod, rank=entry.rank, since=since.get(entry.rank, 0))",
+        tests=(UNIT + "test_spares.py",),
     ),
     Mutant(
         "an old round's failure counted",
