@@ -9,7 +9,7 @@ from benchmarks.recovery.series import Place, Series
 from tests.cluster.kind import KindCluster
 from tests.e2e import silence
 from tests.e2e.install import SYSTEM, install
-from tests.e2e.recovery import Fault, Recovery, recover, steady_job
+from tests.e2e.recovery import Fault, Recovery, recover, spare_of, steady_job
 
 NAMESPACE = "ddpjob-recovery"
 SETTLE_SECONDS = 5.0  # until the nodes of a new job have heard each other
@@ -46,6 +46,8 @@ def recoveries(
             with steady_job(cluster, NAMESPACE, image, series.strategy, **series.job) as job:
                 time.sleep(SETTLE_SECONDS)
                 for fault in group:
+                    if series.job.get("spares"):
+                        spare_of(job)
                     yield fault, recover(job, fault, without_operator=series.without_operator)
         return
     with peer.installed(cluster, image):

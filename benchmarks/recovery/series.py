@@ -16,7 +16,9 @@ MOST_REPLACED = 3.0  # one pod; the other one stays
 MOST_LOCAL = 0.5  # in place, without a cluster
 MOST_OUT_OF_MEMORY = 15.0  # it takes the script most of them to use the memory up
 MOST_SILENT, MOST_SILENT_0 = 20.0, 25.0  # another node; that of rank 0
-MOST_WITHOUT_OPERATOR = 6.0  # more, where the operator is killed in the same moment
+# More, where the operators are killed in the same moment: the Lease is theirs for 15 s.
+MOST_WITHOUT_OPERATOR = 20.0
+MOST_SWAPPED = 1.0  # a spare gets the rank
 
 KILLED = FAULTS[:1]
 
@@ -67,6 +69,7 @@ class Series:
         most = in_place if self.is_in_place(fault) else MOST_NEW_PODS
         if fault.replaced and self.strategy == "InPlace" and not self.without_operator:
             most = MOST_REPLACED
+            most = MOST_SWAPPED if self.job.get("spares") else most
         most = {"OOMKilled": MOST_OUT_OF_MEMORY, "NodeLost": MOST_NODE_LOST}.get(fault.reason, most)
         most += HANG_SECONDS + 2 if fault.reason == "Hang" else 0
         return most + (MOST_WITHOUT_OPERATOR if self.without_operator else 0)
@@ -82,6 +85,12 @@ SERIES = {
         "With new pods: restartStrategy Recreate",
         [fault for fault in FAULTS if fault.in_place or fault.replaced],
         strategy="Recreate",
+    ),
+    "spare": Series(
+        "With a spare",
+        [fault for fault in FAULTS if fault.reason in ("PodDeleted", "Evicted")],
+        job={"spares": 1},
+        words="`spares: 1`. Each fault waits until there is one again.",
     ),
     "two processes": Series(
         "Two pods of two processes, in place",

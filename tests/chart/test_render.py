@@ -29,14 +29,14 @@ EVERYTHING = (
     '--set-json=affinity={"podAntiAffinity":{"preferredDuringSchedulingIgnoredDuringExecution":[]}}',
     "--set=fullnameOverride=training",
 )
-TWO = ("--set=replicas=2",)
+ONE = ("--set=replicas=1",)
 VARIANTS = {
     "defaults": (),
     "namespaced": NAMESPACED,
     "everything": EVERYTHING,
-    "two replicas": TWO,
-    "two namespaced": (*TWO, *NAMESPACED),
-    "two of everything": (*TWO, *EVERYTHING),
+    "one replica": ONE,
+    "one namespaced": (*ONE, *NAMESPACED),
+    "one of everything": (*ONE, *EVERYTHING),
 }
 
 
@@ -58,22 +58,22 @@ def test_every_object_fits_its_schema(objects: list[Body]) -> None:
         kubernetes_validate.validate(body, "1.34", strict=True)
 
 
-def test_the_operator_is_alone_and_replaced_not_rolled(helm: Helm) -> None:
-    spec = only(helm.objects(), "Deployment")["spec"]
+def test_one_replica_is_replaced_not_rolled(helm: Helm) -> None:
+    spec = only(helm.objects(*ONE), "Deployment")["spec"]
     assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
     assert spec["template"]["spec"]["terminationGracePeriodSeconds"] == 30
 
 
 def test_one_replica_knows_of_no_lease(helm: Helm) -> None:
-    objects = helm.objects()
+    objects = helm.objects(*ONE)
     kinds = {body["kind"] for body in objects}
     assert not kinds & {"Lease", "Role", "RoleBinding", "PodDisruptionBudget"}
-    assert arguments(helm).lease is None
+    assert handlers.parse(operator_container(objects)["args"]).lease is None
     assert "affinity" not in only(objects, "Deployment")["spec"]["template"]["spec"]
 
 
-def test_two_replicas_are_rolled_one_by_one_and_kept_apart(helm: Helm) -> None:
-    objects = helm.objects(*TWO)
+def test_two_replicas_are_the_default_rolled_one_by_one_and_kept_apart(helm: Helm) -> None:
+    objects = helm.objects()
     spec = only(objects, "Deployment")["spec"]
     assert spec["replicas"] == 2
     # In full: a default that the API server filled in would stay, and be refused beside Recreate.
@@ -92,7 +92,7 @@ def test_two_replicas_are_rolled_one_by_one_and_kept_apart(helm: Helm) -> None:
 
 @pytest.mark.parametrize("release", ["ddpjob", "training"])
 def test_two_replicas_stand_for_the_lease_that_the_release_brings(helm: Helm, release: str) -> None:
-    objects = helm.objects(*TWO, release=release, namespace="ops")
+    objects = helm.objects(release=release, namespace="ops")
     container = operator_container(objects)
     lease = only(objects, "Lease")["metadata"]
     assert handlers.parse(container["args"]).lease == (lease["namespace"], lease["name"])

@@ -28,7 +28,7 @@ KUEUE = {
     ("kueue.x-k8s.io", "workloads/status"): {"update"},
 }
 KUEUE_ON = "--set=kueue.enabled=true"
-TWO = "--set=replicas=2"
+ONE = "--set=replicas=1"
 NAMESPACED = "--set=watchNamespaces={team-a,team-b}"
 
 
@@ -66,7 +66,7 @@ def test_gangs_get_the_groups_of_their_scheduler_alone(helm: Helm, scheduler: st
 
 def test_kueue_gets_workloads_and_reads_what_is_the_clusters(helm: Helm) -> None:
     for scope in ((), (NAMESPACED,)):
-        objects = helm.objects(KUEUE_ON, *scope)
+        objects = helm.objects(KUEUE_ON, ONE, *scope)
         roles = {role["metadata"]["name"]: role for role in of_kind(objects, "ClusterRole")}
         assert granted(roles["ddpjob-operator-queues"]) == {
             ("kueue.x-k8s.io", "resourceflavors"): {"get"},
@@ -85,13 +85,13 @@ def test_without_the_values_nobody_hears_of_gangs_and_queues(helm: Helm) -> None
 
 
 def test_each_watched_namespace_gets_the_same_rights(helm: Helm) -> None:
-    roles = list(of_kind(helm.objects(NAMESPACED), "Role"))
+    roles = list(of_kind(helm.objects(NAMESPACED, ONE), "Role"))
     assert [role["metadata"]["namespace"] for role in roles] == ["team-a", "team-b"]
     assert [granted(role) for role in roles] == [OPERATOR, OPERATOR]
 
 
 def test_two_replicas_get_one_lease_and_no_more(helm: Helm) -> None:
-    objects = helm.objects(TWO, namespace="ops")
+    objects = helm.objects(namespace="ops")
     assert granted(operator_role(objects)) == OPERATOR
     role, binding = only(objects, "Role"), only(objects, "RoleBinding")
     group = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"]}
@@ -128,7 +128,7 @@ def test_no_role_reaches_secrets_or_into_pods_or_everything(helm: Helm) -> None:
 def test_bindings_tie_the_operators_account_to_its_role(helm: Helm) -> None:
     account = {"kind": "ServiceAccount", "name": "ddpjob-operator", "namespace": "ops"}
     cluster = only(helm.objects(namespace="ops"), "ClusterRoleBinding")
-    spaces = list(of_kind(helm.objects(NAMESPACED, namespace="ops"), "RoleBinding"))
+    spaces = list(of_kind(helm.objects(NAMESPACED, ONE, namespace="ops"), "RoleBinding"))
     assert [b["metadata"].get("namespace") for b in [cluster, *spaces]] == [
         None,
         "team-a",

@@ -6,9 +6,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from ddpjob import names
 from ddpjob.api.base import quantity_value
 from tests.agentpod import without_rank
+from tests.chaos.rounds import placed
 from tests.cluster.kind import KindCluster
 from tests.cluster.tiers import ROOT
 from tests.e2e.install import SYSTEM, Job, evict, signal_rank, wait_until
@@ -179,8 +179,9 @@ def steady_job(
     hang_seconds: int = HANG_SECONDS,
     nproc: int = 1,
     checkpoint_mb: int = 0,
+    spares: int = 0,
 ) -> Iterator[Job]:
-    """A job of two pods on two nodes that trains until it is deleted.
+    """A job of two pods on two nodes, and perhaps spares, that trains until it is deleted.
 
     `checkpoint_mb`: each rank loads a checkpoint of this size first, from a folder of the host.
     """
@@ -198,6 +199,7 @@ def steady_job(
         image=image,
         nnodes=2,
         nprocPerNode=nproc,
+        spares=spares,
         env=env,
         args=[f"/script/{SCRIPT.name}"],
         resources={
@@ -221,9 +223,17 @@ def steady_job(
 
 def pods_of(job: Job) -> list[str]:
     """Names of the job's pods by their ranks, without those that others have replaced."""
-    found = [(names.parse_pod_name(job.name, name), name) for name in job.pods()]
-    latest = {place[1]: name for place, name in sorted(found) if place}
+    status = job.status
+    found = [(placed(pod, status), name) for name, pod in job.pods().items()]
+    latest = {place[1]: name for place, name in sorted(found) if place[1] >= 0}
     return [latest[rank] for rank in sorted(latest)]
+
+
+def spare_of(job: Job) -> str:
+    """Name of the spare, once it runs."""
+    status = job.until(lambda status: status["nodes"].get("spares") == 1, 180, "spare")
+    found = [(placed(pod, status)[1], name) for name, pod in job.pods().items()]
+    return min(found)[1]
 
 
 def stepped_at(job: Job, pods: Sequence[str], since: float, nproc: int = 1) -> float | None:

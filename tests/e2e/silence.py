@@ -1,5 +1,6 @@
 """Nodes of kind that fall silent, and what may look like it."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -8,6 +9,7 @@ from tests.cluster.kind import KindCluster
 from tests.e2e.install import Job
 from tests.e2e.recovery import Fault, Undo, node_of, ready_again
 
+TIMEOUT = 15  # s; nodeTimeoutSeconds by default
 # The operator stays where no job's pod runs. It meets the fate of its own node in other tests.
 ON_CONTROL_PLANE = (
     '--set-json=nodeSelector={"node-role.kubernetes.io/control-plane":""}',
@@ -69,6 +71,11 @@ def pause_container(job: Job, pod: str, undo: Undo) -> None:
     # By then it may be gone.
     undo.callback(job.cluster.on_node, node, *tasks, "resume", container, check=False)
     job.cluster.on_node(node, *tasks, "pause", container)
+
+
+def settled() -> None:
+    """Wait until the nodes have heard each other: nobody is missed who never was there."""
+    time.sleep(TIMEOUT / 3)
 
 
 def _silent(name: str, happens: Callable[[Job, str, Undo], None], **fields: Any) -> Fault:

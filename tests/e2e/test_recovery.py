@@ -10,7 +10,7 @@ import yaml
 from tests.cluster.kind import KindCluster
 from tests.e2e.install import EXAMPLES, Job, gone, operator_pods, wait_until
 from tests.e2e.networkpolicy import is_enforced, lets_in
-from tests.e2e.recovery import FAULTS, pods_of, recover, steady_job
+from tests.e2e.recovery import FAULTS, pods_of, recover, spare_of, steady_job
 
 pytestmark = pytest.mark.usefixtures("installed")
 
@@ -44,6 +44,21 @@ def test_the_ranks_train_again_after_every_fault(
             if fault.charged:
                 assert job.logs(failure["pod"]), "readable until the next failure"
         assert [past["reason"] for past in status["history"]] == reasons
+    gone(kind_cluster, "-n", namespace)
+
+
+def test_a_spare_gets_the_rank_of_a_lost_pod(
+    kind_cluster: KindCluster, namespace: str, foreign_image: str
+) -> None:
+    lost = [fault for fault in FAULTS if fault.reason in ("PodDeleted", "Evicted")]
+    with steady_job(kind_cluster, namespace, foreign_image, spares=1) as job:
+        for number, fault in enumerate(lost, start=1):
+            spare, before = spare_of(job), pods_of(job)
+            print(f"{fault.name}, with a spare: {recover(job, fault)}")
+            assert pods_of(job) == [before[0], spare]
+            status = job.status
+            assert status["failure"]["reason"] == fault.reason
+            assert (status["attempt"], status["round"]) == (0, number)
     gone(kind_cluster, "-n", namespace)
 
 
@@ -142,7 +157,7 @@ def test_strangers_do_not_reach_the_ranks(
         )
 
     assert not any(map(reached, PORTS))
-    (operator,) = operator_pods(kind_cluster)
+    operator = operator_pods(kind_cluster)[0]
     assert [lets_in(kind_cluster, ours[0], first, operator, port) for port in PORTS] == [
         True,
         False,

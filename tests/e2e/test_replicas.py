@@ -1,11 +1,13 @@
-"""Two replicas of the operator, from one and back, in drains and deaths; the job runs on."""
+"""Two replicas of the operator, from one and back, in drains and deaths: jobs go on."""
 
 import pytest
 
 from ddpjob import names
 from ddpjob.json_depth import Body
 from tests.cluster.kind import KindCluster
-from tests.e2e.install import CHART, SYSTEM, Job, evict, operator_pods, wait_until
+from tests.e2e.install import CHART, SYSTEM, Job, evict, gone, operator_pods, wait_until
+from tests.e2e.recovery import node_of, recover, steady_job
+from tests.e2e.silence import FAULTS, settled
 
 pytestmark = pytest.mark.usefixtures("installed")
 NAME = "ddpjob-operator"
@@ -50,6 +52,7 @@ def test_two_replicas_outlive_a_drain_and_a_death_and_become_one_again(
     job = Job.from_spec(cluster, namespace, "sleeper", image=trainer_image, nnodes=2, **sleeps)
     job.in_state("Running")
     before = job.pods().keys()
+    upgrade(cluster, 1)
     upgrade(cluster, 2)
     first = holder(cluster)
     (standby,) = {pod["metadata"]["name"] for pod in operator_pods(cluster)} - {first}
@@ -80,6 +83,30 @@ def test_two_replicas_outlive_a_drain_and_a_death_and_become_one_again(
     assert [found["metadata"]["name"] for found in left if NAME in found["metadata"]["name"]] == []
     label = f"{names.JOB_LABEL}={job.name}"
     assert len(cluster.get("pods", "-n", namespace, "-l", label)["items"]) == 2
+
+
+def test_the_leaders_node_is_lost_with_a_rank_on_it(
+    kind_cluster: KindCluster, namespace: str, foreign_image: str
+) -> None:
+    """By the chart's defaults: the standby takes over, and finds the rank's node silent."""
+    upgrade(kind_cluster, 2)
+    with steady_job(kind_cluster, namespace, foreign_image) as job:
+        settled()
+        leader = holder(kind_cluster)
+        nodes = {
+            pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in operator_pods(kind_cluster)
+        }
+        assert len({*nodes.values()}) == 2, "each on a node of its own"
+        (fault,) = (
+            fault
+            for fault in FAULTS[:2]  # a node is cut off, or rank 0's
+            if node_of(job, f"{job.name}-0-{fault.rank}") == nodes[leader]
+        )
+        print(f"{fault.name}, with the leader: {recover(job, fault)}")
+        assert holder(kind_cluster) != leader
+        status = job.status
+        assert (status["failure"]["reason"], status["attempt"]) == ("NodeSilent", 0)
+    gone(kind_cluster, "-n", namespace)
 
 
 def ready(cluster: KindCluster) -> list[Body]:
