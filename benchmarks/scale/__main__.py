@@ -8,7 +8,17 @@ import sys
 from collections.abc import Callable, Iterable
 
 from benchmarks import page
-from benchmarks.scale import beside, burst, finished, inplace, sent, start, storm, width
+from benchmarks.scale import (
+    beside,
+    burst,
+    finished,
+    inplace,
+    lost,
+    sent,
+    start,
+    storm,
+    width,
+)
 from benchmarks.scale.result import Result, missed, section, sections
 
 SCENARIOS: dict[str, Callable[[float], Result]] = {
@@ -19,6 +29,7 @@ SCENARIOS: dict[str, Callable[[float], Result]] = {
     "beside": beside.measure,
     "sent": sent.measure,
     "in-place": inplace.measure,
+    "lost": lost.measure,
     "burst": burst.measure,
 }
 QUICK = 0.1

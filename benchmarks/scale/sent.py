@@ -15,7 +15,7 @@ JOBS = 100
 PODS = "pods"
 
 
-class _Counting(Proxy):
+class Counting(Proxy):
     """Passes everything on, and counts the bytes of what is written, by resource."""
 
     def __init__(self, here: Stage) -> None:
@@ -39,8 +39,8 @@ def measure(share: float) -> Result:
     return judge(jobs, counted.bytes, counted.writes)
 
 
-async def _count(here: Stage, seen: JobWatch, jobs: int) -> _Counting:
-    async with _Counting(here) as proxy:
+async def _count(here: Stage, seen: JobWatch, jobs: int) -> Counting:
+    async with Counting(here) as proxy:
         with here.operator(url=proxy.url) as operator:
             await asyncio.to_thread(here.create_jobs, numbered(jobs, nnodes=NNODES))
             await asyncio.to_thread(all_run, here, seen, operator, jobs)
