@@ -42,8 +42,12 @@ from ddpjob_agent.start import Setup, prepare, start
 if TYPE_CHECKING:
     from ddpjob_agent.nodes.heartbeat import Heartbeats
 
-# Failures after which the same pods may try again.
-REPEATABLE = ("Exception", "ExitCode", "Signal", "Hang", "OOMKilled", "PeerEnded", "NodeSilent")
+# Failures after which the same pods may try again. Ranks that have saved (Preempted) did so because
+# another pod is about to go: this one has had no SIGTERM.
+REPEATABLE = (
+    *("Exception", "ExitCode", "Signal", "Hang", "OOMKilled", "PeerEnded", "NodeSilent"),
+    "Preempted",
+)
 # A node whose ranks have failed waits so long to be asked on, and a clean one for the others.
 WAIT_SECONDS = 30.0
 # The same while rank 0's agent is not there: another pod may come in its place. After a longer

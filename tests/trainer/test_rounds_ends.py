@@ -76,6 +76,19 @@ def test_a_node_that_is_told_to_end_does_so_at_once(pods: Pods) -> None:
     assert (told["reason"], told["exit_code"], told["rank"]) == ("ExitCode", 3, 1)
 
 
+def test_a_node_whose_ranks_saved_because_another_pod_goes_waits_for_the_next_round(
+    pods: Pods,
+) -> None:
+    operator = start(pods, ALONE, nnodes=2, archive=archive_with({WAIT: PATIENT}))
+    all_step(pods, 0, 2)
+    for pod in pods.started:
+        (pod.folder / "act").write_text("os.unlink('act'); sys.exit(75)")
+    found = operator.until_failed(2)
+    assert {each["message"]["reason"] for each in found} == {"Preempted"}
+    operator.go_on()
+    all_step(pods, 1, 2)
+
+
 def test_sigterm_ends_a_node_that_waits_with_its_verdict(pods: Pods) -> None:
     train(pods, archive=archive_with({WAIT: PATIENT}))
     (pod,) = pods.started
