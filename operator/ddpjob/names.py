@@ -108,6 +108,8 @@ RESERVED_ENV = (
     "GROUP_WORLD_SIZE",
 )
 RESERVED_ENV_PREFIXES = ("PET_", "DDPJOB_")
+# "0" has nothing saved on notice: a job sets it itself.
+SAVE_ON_NOTICE = "DDPJOB_SAVE_ON_NOTICE"
 
 # Extended resources that count as GPUs: these names, and all names that begin with one that ends in
 # - or /.

@@ -28,7 +28,7 @@ PROGRAM = os.path.dirname(HERE)
 HOOKS = os.path.join(HERE, "hooks")
 # The module that `accelerate launch` is.
 ACCELERATE = "accelerate.commands.launch"
-HOOK_FILES = ("sitecustomize.py", "ddpjob_ends.py", "ddpjob_counts.py")
+HOOK_FILES = ("sitecustomize.py", "ddpjob_ends.py", "ddpjob_counts.py", "ddpjob_saves.py")
 # What turns on transformers' KubeflowCallback, and where it reports to the agent (report.py).
 CALLBACK_URL, CALLBACK_TOKEN = "KUBEFLOW_TRAINER_SERVER_URL", "KUBEFLOW_TRAINER_SERVER_TOKEN"
 CALLBACK_PATH = "/trainer-status"

@@ -105,10 +105,11 @@ class EnvSource(Model):
 
 def is_reserved(name: str) -> bool:
     """Return whether the operator sets this environment variable itself."""
-    return name in names.RESERVED_ENV or name.startswith(names.RESERVED_ENV_PREFIXES)
+    is_reserved = name in names.RESERVED_ENV or name.startswith(names.RESERVED_ENV_PREFIXES)
+    return is_reserved and name != names.SAVE_ON_NOTICE
 
 
-_RESERVED_CEL = " && ".join(
+_RESERVED_CEL = f"self.name == '{names.SAVE_ON_NOTICE}' || " + " && ".join(
     [f"!(self.name in [{', '.join(repr(name) for name in names.RESERVED_ENV)}])"]
     + [f"!self.name.startsWith('{prefix}')" for prefix in names.RESERVED_ENV_PREFIXES]
 )

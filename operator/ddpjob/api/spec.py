@@ -409,7 +409,7 @@ class Spec(Model):
     """`nodeTimeoutSeconds` is the time in seconds after which a node counts as silent, if neither
     the agent of rank 0 nor the operator hears it. Then its pod is replaced, which is not counted
     against `maxRestarts`. A node that hears nobody ends its ranks before that time. The
-    value is at least 5, or 0, which turns the check off. Jobs of one node are not checked."""
+    value is at least 5, or 0, which turns the check off."""
     suspend: bool = False
     """If `suspend` is true, the job's pods end with their grace period, and no pods are created
     until it is false again."""

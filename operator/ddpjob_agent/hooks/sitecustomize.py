@@ -159,6 +159,16 @@ def count_steps(folder: str, recorder: Any) -> None:
     when_imported(OPTIMIZER_MODULE, register)
 
 
+def save_on_notice() -> None:
+    """Have transformers' Trainer and Accelerate save on notice, once the script imports them."""
+
+    def act(name: str) -> Callable[[ModuleType], None]:
+        return lambda module: beside("ddpjob_saves")[name](module)
+
+    when_imported("transformers.trainer", act("give_trainer"))
+    when_imported("accelerate.accelerator", act("give_accelerator"))
+
+
 def run_next_sitecustomize() -> None:
     """Run the `sitecustomize` that this one hides: Debian, conda and some images ship theirs."""
     others = [entry for entry in sys.path if os.path.abspath(entry) != FOLDER]
@@ -191,6 +201,8 @@ def install() -> None:
         answer_with_stacks(int(os.environ["DDPJOB_STACK_SIGNAL"]))
     if os.environ.get("DDPJOB_PROGRESS") != "file" or os.environ.get("DDPJOB_HANG_SECONDS"):
         count_steps(folder, recorder)
+    if os.environ.get("DDPJOB_SAVE_ON_NOTICE") != "0" and "RANK" in os.environ:
+        save_on_notice()
 
 
 if __name__ == "sitecustomize":
