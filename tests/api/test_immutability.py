@@ -35,6 +35,8 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "nprocPerNode": (2, "auto"),
     "backend": ("gloo", "nccl"),
     "masterPort": (29600, 29700),
+    "spares": (1, 2),
+    "sparePriorityClassName": ("a", "b"),
     "env": ([{"name": "SEED", "value": "1"}], [{"name": "SEED", "value": "2"}]),
     "envFrom": ([{"configMapRef": {"name": "a"}}], [{"secretRef": {"name": "a"}}]),
     "resources": ({"limits": {"cpu": 1}}, {"limits": {"cpu": 2}}),

@@ -189,12 +189,12 @@ def test_its_priority_class_must_be_allowed() -> None:
 
 
 def test_spares_need_agents_that_wait() -> None:
-    for spec in (
-        {"failurePolicy": {"restartStrategy": "Recreate"}},
-        {"launcher": "none", "args": None},
-    ):
-        with pytest.raises(InvalidJob, match=r"spec\.spares"):
-            job(nnodes=2, spares=1, **spec)
+    with pytest.raises(InvalidJob, match=r"spec\.spares"):
+        job(nnodes=2, spares=1, launcher="none", args=None)
+    ours = whole(spares=1, failurePolicy={"restartStrategy": "Recreate"})
+    step = seen(ours, *BOTH)
+    assert step.is_idle(ours.status) and not step.status.own_pods.spares
+    assert step.status.summary.nodes == "2/2"
 
 
 def test_an_order_that_names_nobody_places_nobody() -> None:

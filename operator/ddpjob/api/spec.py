@@ -409,7 +409,7 @@ class Spec(Model):
     """`nodeTimeoutSeconds` is the time in seconds after which a node counts as silent, if neither
     the agent of rank 0 nor the operator hears it. Then its pod is replaced, which is not counted
     against `maxRestarts`. A node that hears nobody ends its ranks before that time. The
-    value is at least 5, or 0, which turns the check off."""
+    value is at least 5, or 0, which turns the check off. Jobs of one node are not checked."""
     suspend: bool = False
     """If `suspend` is true, the job's pods end with their grace period, and no pods are created
     until it is false again."""
@@ -484,11 +484,9 @@ class Spec(Model):
             "code.mountPath",
         ),
         Rule(
-            "self.spares == 0 || "
-            f"self.failurePolicy.restartStrategy == 'InPlace' && ({_AGENT_CEL})",
-            lambda self: not self.spares or self.restarts_in_place,
-            "needs restartStrategy: InPlace, and the agent, which launcher none without command "
-            "does not start",
+            f"{_AGENT_CEL} || self.spares == 0",
+            lambda self: self.has_agent or not self.spares,
+            "wait in the agent, which launcher none without command does not start",
             "spares",
         ),
         Rule(
@@ -549,6 +547,11 @@ class Spec(Model):
     def has_agent(self) -> bool:
         """Return whether the agent starts the pods' command."""
         return self.launcher != "none" or bool(self.command)
+
+    @property
+    def spare_pods(self) -> int:
+        """Return the number of spares that are kept: none where a lost pod has all made anew."""
+        return self.spares if self.restarts_in_place else 0
 
     @property
     def has_own_rank_0(self) -> bool:

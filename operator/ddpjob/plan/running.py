@@ -45,7 +45,7 @@ def with_counts(inputs: Inputs, status: Status) -> Status:
     """Return `status` with counts, and Running once every node runs or has ended well."""
     job, now = inputs.job, inputs.now
     nodes = count_nodes(job.spec.nnodes, inputs.current, inputs.succeeded)
-    if job.spec.spares:
+    if job.spec.spare_pods:
         ready = sum(pod.running and not pod.deleting for pod in inputs.pods.spares)
         nodes = nodes.model_copy(update={"spares": min(ready, api.MAX_SPARES)})
     status = status.model_copy(update={"nodes": nodes})

@@ -22,7 +22,7 @@ def provide_spares(inputs: Inputs, decision: Decision) -> Decision:
 
     The status has their numbers first.
     """
-    status, wanted = decision.status, inputs.job.spec.spares
+    status, wanted = decision.status, inputs.job.spec.spare_pods
     if not wanted or status.state != "Running" or decision.acts:
         return decision
     fit = {-pod.rank for pod in inputs.pods.spares if pod.live and is_fit(inputs.observed, pod)}
