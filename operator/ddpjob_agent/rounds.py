@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
-import shutil
-import tempfile
 import time
 from typing import TYPE_CHECKING, Any, Callable  # noqa: UP035 - Python 3.8
 
 from ddpjob_agent.config import NO_RENDEZVOUS, SPARE_RANK, Config, say
-from ddpjob_agent.environment import prepare_folders
 from ddpjob_agent.failures.failures import Failure
 from ddpjob_agent.failures.verdict import (
     Verdict,
@@ -23,6 +19,7 @@ from ddpjob_agent.failures.verdict import (
     termination_message,
     write_termination,
 )
+from ddpjob_agent.leftovers import tidy
 from ddpjob_agent.nodes.group import (
     CLEAN,
     ENDED,
@@ -33,7 +30,7 @@ from ddpjob_agent.nodes.group import (
     failure_of,
     print_of,
 )
-from ddpjob_agent.nodes.link import Link
+from ddpjob_agent.nodes.link import PART_SECONDS, Link
 from ddpjob_agent.processes import Launcher
 from ddpjob_agent.progress import Progress
 from ddpjob_agent.round import Round
@@ -61,8 +58,6 @@ FAILURE = "failure.json"
 STOP_SECONDS = 5.0
 # A log that takes no more lines is waited for so long, before a termination message and after it.
 DRAIN_SECONDS, LOG_SECONDS = 2.0, 30.0
-# What ranks leave in /dev/shm and in the folder for temporary files.
-LEFT = re.compile(r"(torch_|sem\.mp-|psm_|nccl-|pymp-|torchelastic_)")
 
 
 class Rounds:
@@ -188,7 +183,10 @@ class Rounds:
                 end = self.wait_for_others(None, is_new=True)
             is_new = False
             if end is not None:
-                self.launcher.kill_rest()
+                are_dead = self.launcher.kill_rest()
+                parting = None
+                if are_dead and self.launcher.terminated_at and isinstance(self.link, Link):
+                    parting = self.link.part()
                 self.launcher.on_stop = lambda: None  # the message is not to be written over
                 self.drain()
                 self.round.page = self.round.progress.page("finished")
@@ -197,6 +195,8 @@ class Rounds:
                 if self.beats is not None and not self.silence():
                     self.beats.leave()
                 self.drain(LOG_SECONDS)
+                if parting is not None:
+                    parting.join(PART_SECONDS)
                 return code
             self.begin(self.begun())
 
@@ -220,7 +220,9 @@ class Rounds:
                 heard_at = time.monotonic()
             self.launcher.pause(1.0)
             stop = self.launcher.terminated_at
-        return completed(time.time()) if stop is None else judge_stop(stop)
+        if stop is not None:
+            return judge_stop(stop)
+        return unready(f"node rank 0 has not been heard for {HEAD_SECONDS:.0f} s")
 
     def take_place(self, rank: int, since: int) -> None:
         """Be the pod of a node rank from now on, as if it had been made for it."""
@@ -233,6 +235,7 @@ class Rounds:
             if SPARE_RANK in value:
                 os.environ[name] = value.replace(SPARE_RANK, text)
         self.arguments = [word.replace(SPARE_RANK, text) for word in self.arguments]
+        self.setup.tell_ranks_apart(config)
         if rank > 0:
             self.group = None
         elif isinstance(self.link, Link):
@@ -305,7 +308,7 @@ class Rounds:
         """Be clean for the round that is wanted until it may begin; the end if it never does."""
         assert self.link is not None
         link, number, told = self.link, max(self.wanted(), self.first.round), (0, False)
-        self.tidy()
+        tidy(self.first.run_dir)
         self.launcher.on_stop = lambda: None
         if self.first.code_dir and number > self.first.round:
             from ddpjob_agent.code import lay_down  # few jobs need it
@@ -379,29 +382,6 @@ class Rounds:
         self.round = self.make_round(config)
         self.round.progress.ignore_file()
         start(self.launcher, config, self.mode, self.arguments, self.setup)
-
-    def tidy(self) -> None:
-        """Remove what the ranks of the round before have left."""
-        prepare_folders(self.first.run_dir)
-        if os.getpid() != 1:  # these folders are not the pod's own
-            return
-        remove_left("/dev/shm")
-        with contextlib.suppress(OSError):  # no folder for such files, or a full disk
-            remove_left(tempfile.gettempdir())
-
-
-def remove_left(folder: str) -> None:
-    """Remove what ranks, and torchrun, leave in a folder if they are killed."""
-    with contextlib.suppress(OSError):
-        for entry in os.scandir(folder):
-            with contextlib.suppress(OSError):
-                is_ours = entry.stat(follow_symlinks=False).st_uid == os.getuid()
-                if not (LEFT.match(entry.name) and is_ours):
-                    continue
-                if entry.is_dir(follow_symlinks=False):
-                    shutil.rmtree(entry.path, ignore_errors=True)
-                else:
-                    os.unlink(entry.path)
 
 
 def unready(words: str) -> Verdict:

@@ -15,7 +15,7 @@ from typing import Any, Callable, Mapping  # noqa: UP035 - Python 3.8
 
 from ddpjob_agent.config import Config, say
 from ddpjob_agent.environment import CALLBACK_PATH
-from ddpjob_agent.nodes.group import OTHER_POD, Group, read_node, read_order, read_pods
+from ddpjob_agent.nodes.group import DEAD, OTHER_POD, Group, read_node, read_order, read_pods
 from ddpjob_agent.progress import PROGRESS_BYTES, metrics_text
 from ddpjob_agent.records import compact, load
 
@@ -111,6 +111,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if content is None:
             return
         pod, is_spare = str(content.get("pod", "")), content.get("spare") is True
+        if content.get("state") == DEAD:
+            group.bury(pod)
+            return self.answer(JSON, b"{}")
         try:
             rank, node = (-1, None) if is_spare else read_node(content, self.config)
             known, _ = read_order(content.get("known"))

@@ -35,14 +35,19 @@ class Setup:
         prepare_folders(config.run_dir)
         # What the ranks write, if there are several.
         self.output: Output | None = None
-        if config.nproc_per_node > 1:
-            from ddpjob_agent.output import make_output
-
-            self.output = make_output(config)
+        if not config.is_spare:
+            self.tell_ranks_apart(config)
         # The token of transformers' callback; "" where it does not report to the agent.
         self.callback_token = offer_callback(config, os.environ)
         # The folder with the compiled hooks; "" where there is none.
         self.hooks = compile_hooks(config.run_dir)
+
+    def tell_ranks_apart(self, config: Config) -> None:
+        """Have the lines of several ranks told apart from now on."""
+        if config.nproc_per_node > 1:
+            from ddpjob_agent.output import make_output
+
+            self.output = make_output(config)
 
 
 def start(launcher: Launcher, config: Config, mode: str, arguments: list[str], setup: Setup) -> str:

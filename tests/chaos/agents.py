@@ -476,6 +476,8 @@ class PlayedGroup:
             pod.timer.cancel()
         pod.state = "over"
         self._note(self._deed("ends", rank, pod.round, pod.since))
+        if pod.rank and self._network is None and self.pods.get(pod.rank) is not pod:
+            self.group.bury(pod.print)  # perhaps before its kubelet says so
         self._say_bye(rank, pod)
         self.hurry()
 

@@ -171,7 +171,7 @@ MUTANTS = (
     Mutant(
         "an order before the status",
         "plan/decide.py",
-        "order=order_of(job.status, pods, ends=decision.end_round)",
+        "order=order_of(job.status, pods, ends=decision.end_round, dead=_dead(job, observed))",
         "order=order_of(decision.status, pods, ends=decision.end_round)",
         tests=(life("fails-in-place"),),
     ),

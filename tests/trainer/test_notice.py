@@ -145,6 +145,8 @@ def test_all_save_where_one_pod_goes_and_no_step_is_lost(
         ours.until_steps(pod, 1)
         assert steps(pod, 1)[0][0] == last[0] + 1
     assert steps(first, 1)[0][1] > last[1], "nor is any sample seen again"
+    third.terminate()
+    assert third.wait() == 75, "once more"
 
 
 OWN = "import signal; signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))"

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from ddpjob_agent.rounds import LEFT
+from ddpjob_agent.leftovers import LEFT
 from tests.agentpod import Pod, Pods
 from tests.trainer.rounds import all_step, pid_of, train
 from tests.trainer.warm_pods import is_fork_server

@@ -70,6 +70,15 @@ def test_one_pod_is_created_beside_the_one_that_ends_and_the_round_is_ordered_af
     assert step.order.members == frozenset()  # rank 0 is where it was
 
 
+def test_the_round_need_not_wait_for_a_pod_whose_agent_says_that_nothing_of_it_lives() -> None:
+    ours = write(replaced(), running(0), GOING, pod(1, since=1))
+    for dead, number in ((frozenset[str](), 0), (frozenset({GOING.uid_print}), 1)):
+        said = replace(told(round=0), dead=dead)
+        assert (
+            lost(ours, running(0), GOING, pod(1, since=1), round_status=said).order.round == number
+        )
+
+
 def test_it_runs_once_the_group_says_so() -> None:
     ours = write(replaced(), running(0), NEW, round_status=told(round=0))
     assert ours.status.state == "Restarting"

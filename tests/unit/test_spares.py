@@ -16,6 +16,7 @@ from tests.builders import (
     NOW,
     decide,
     deleted,
+    edited,
     job,
     made_pod,
     pod,
@@ -140,6 +141,27 @@ def test_who_cannot_take_a_rank(
     assert step.status.round == 1 and name_of(ours, step.status, 1) == "digits-0-1-r1"
 
 
+def test_after_an_edit_no_spare_is_made_or_taken_and_all_pods_are_made_anew() -> None:
+    ours, old = with_spare(), {"spec_hash": "before the edit"}
+    step = seen(ours, running(0, **old), running(1, **old), replace(SPARE, **old))
+    assert step.status.own_pods.spares == ours.status.own_pods.spares and not step.create
+    assert seen(ours, running(0, **old), replace(GOING, **old), SPARE).status.attempt == 1
+
+
+def test_a_spare_that_waited_in_vain_has_done_no_work() -> None:
+    ours = with_spare(nnodes=2)
+    dead = replace(SPARE, running=False, result="succeeded")
+    suspended = edited(ours, suspend=True)
+    step = seen(suspended, *BOTH, dead)
+    assert step.status.succeeded_ranks == "" and step.status.attempt == 1
+
+
+def test_a_spare_that_is_not_seen_is_looked_for() -> None:
+    ours = with_spare()
+    assert seen(ours, *BOTH, confirmed=False).confirm
+    assert not seen(ours, *BOTH).confirm
+
+
 def test_rank_0_is_not_for_a_spare_that_is_made_in_another_way() -> None:
     ours = with_spare(master={"image": "trainer:first"})
     step = seen(ours, running(0, deleting=True), running(1), SPARE)
@@ -151,7 +173,7 @@ def test_nothing_befalls_the_group_where_a_spare_ends_or_is_somebody_elses() -> 
     dead = replace(SPARE, running=False, result="failed")
     step = seen(ours, *BOTH, dead)
     assert (step.status.state, step.status.round) == ("Running", 0)
-    assert [s.number for s in step.status.own_pods.spares] == [1, 2]  # numbers only grow
+    assert [s.number for s in step.status.own_pods.spares] == [2]  # numbers only grow
     ours = with_status(ours, step.status)
     step = seen(ours, *BOTH, dead)
     assert step.create == (-2,)

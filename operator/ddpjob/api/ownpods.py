@@ -28,7 +28,7 @@ class Replacements(Model):
 class Spare(Model):
     """An entry is a spare, which waits for a rank or has got one."""
 
-    number: AttemptNumber
+    number: Annotated[int, Field(ge=1, le=999999)]
     """`number` is part of the pod's name, such as 1 in `digits-0-s1`."""
     uid: Annotated[str, Field(max_length=6, pattern="^[A-Za-z0-9_-]{6}$")] | None = None
     """`uid` holds six characters of the hash of the pod's uid."""

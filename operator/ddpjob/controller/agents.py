@@ -32,12 +32,12 @@ class Agents:
         settings = self._settings
         return max(settings.progress_write, self._running / settings.progress_writes_per_second)
 
-    async def run(self) -> None:
-        """Ask until cancelled."""
+    async def run(self, alone: float = 0.0) -> None:
+        """Ask until cancelled. For so many seconds no operator had worked when this one began."""
         local = self._settings.loopback_agents
         async with session(ANSWER_SECONDS, local=local) as http, asyncio.TaskGroup() as tasks:
             tasks.create_task(self.groups.run(http))
-            tasks.create_task(self._silence.run(http))
+            tasks.create_task(self._silence.run(http, alone))
             while True:
                 heads = [
                     head

@@ -138,13 +138,15 @@ class Controller:
             for queue in self._queues:
                 await queue.looked.wait()
             log.info("caches synced jobs=%d pods=%d", len(self._job_cache), len(self._pod_cache))
+            alone = 0.0
             if self._elector is not None:
                 tasks.create_task(self._elector.run())
                 await self._elector.leading.wait()
+                alone = self._elector.seconds_alone
             self.leading = True
             for key in self.jobs:
                 self.trigger(*key)
-            tasks.create_task(self.agents.run())
+            tasks.create_task(self.agents.run(alone))
             for _ in range(self.settings.workers):
                 tasks.create_task(self._work())
 

@@ -39,6 +39,8 @@ class Election:
         self._unchanged_since = 0.0
         self._leads_until: float | None = None
         """None: never led, or has stepped down."""
+        self._outlives = False
+        """The last bid was for the Lease of a holder that had let it expire."""
         self._retired = False
 
     @property
@@ -64,6 +66,8 @@ class Election:
         theirs = self.holder not in ("", self.identity) and now < self._expires_at(old)
         if theirs or self._retired:
             return None
+        if self.holder != self.identity:
+            self._outlives = bool(self.holder)
         spec = {
             **old,
             "holderIdentity": self.identity,
@@ -90,6 +94,11 @@ class Election:
         """Return whether this candidate may act."""
         mine = self.holder in ("", self.identity)
         return self._leads_until is not None and now < self._leads_until and mine
+
+    @property
+    def seconds_alone(self) -> float:
+        """Return for how long nobody had led when this candidate's bid was stored, at least."""
+        return self.terms.lease - self.terms.deadline if self._outlives else 0.0
 
     def lost(self, now: float) -> bool:
         """Return whether this candidate led and no longer leads."""

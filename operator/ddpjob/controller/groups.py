@@ -31,10 +31,13 @@ REQUEST_SECONDS = 30.0
 LATE_SECONDS = 3.0
 # An agent that always has news gets so many requests at once, and then so many a second.
 BURST, RATE = 20, 2.0
+# Another pod that has become rank 0's is asked as soon.
+NEWS_SECONDS = 0.05
 # The pause after a request without an answer, at first and at most.
 PAUSE_SECONDS, MOST_PAUSE_SECONDS = 1.0, 8.0
 
 Number = Annotated[int, Field(ge=0, lt=2**31)]
+Print = Annotated[str, Field(max_length=6)]
 
 
 class _Hostile(BaseModel):
@@ -70,6 +73,8 @@ class GroupPage(ProgressPage):
     """The agent's own time, which tells it that it is heard once it comes back."""
     unheard: Annotated[list[_Unheard], Field(max_length=64), FailFast()] = []
     """The nodes that it has not heard lately."""
+    dead: Annotated[list[Print], Field(max_length=64), FailFast()] = []
+    """Prints of pods that have said that none of their processes lives."""
 
     def round_status(self) -> RoundStatus:
         """Return what the page says of the nodes' ranks."""
@@ -85,6 +90,7 @@ class GroupPage(ProgressPage):
                 )
                 for each in self.failures
             ),
+            dead=frozenset(self.dead),
         )
 
 
@@ -158,6 +164,7 @@ class Groups:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(LOOK_SECONDS):
                         await self._news.wait()
+                        await asyncio.sleep(NEWS_SECONDS)  # of many jobs, perhaps
                 self._news.clear()
         finally:
             for _, task in self._talks.values():

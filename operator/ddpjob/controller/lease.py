@@ -53,6 +53,11 @@ class Elector:
         self.leading = asyncio.Event()
         """Set once this process leads. It never stops leading: it ends."""
 
+    @property
+    def seconds_alone(self) -> float:
+        """Return for how long no process had led when this one began to, at least."""
+        return self._election.seconds_alone
+
     def check(self) -> None:
         """End this process unless it leads: the fence before every write.
 

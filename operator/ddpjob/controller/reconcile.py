@@ -299,7 +299,7 @@ class Reconciler:
         error by then; of spares there is an Event.
         """
         await self.children.end_pods(job, decision, memory)
-        for_spares = job.status.state == "Running"
+        for_spares = job.status.state == "Running" and not decision.workload
         if for_spares and decision.create:
             memory.spares_at = time.monotonic()
         try:

@@ -11,6 +11,7 @@ often than its pods take to start.
 """
 
 import asyncio
+import math
 import random
 import time
 from collections.abc import Mapping
@@ -186,10 +187,15 @@ class Silence:
         self._inquiries: dict[str, asyncio.Task[None]] = {}
         self._asked = asyncio.Semaphore(MOST_ASKED)
         self._http: AgentHttp | None = None
+        self._begun_at, self._alone = -math.inf, 0.0
 
-    async def run(self, http: AgentHttp) -> None:
-        """Ask until cancelled."""
-        self._http = http
+    async def run(self, http: AgentHttp, alone: float = 0.0) -> None:
+        """Ask until cancelled.
+
+        For so many seconds no operator had worked when this one began, so no rank 0 had heard any:
+        also one that the last operator reached, and this one does not.
+        """
+        self._http, self._begun_at, self._alone = http, time.monotonic(), alone
         over = dict[str, Head]()
         try:
             while True:
@@ -230,7 +236,9 @@ class Silence:
         if uid in self._evidence and self._evidence[uid].made != made:
             self.forget(uid)  # it may be about pods that have been replaced
         if uid not in self._evidence:
-            self._evidence[uid] = Evidence(head.pod.node_timeout, time.monotonic(), made)
+            now = time.monotonic()
+            heard_at = now - (self._alone if now - self._begun_at < 2 * LOOK_SECONDS else 0.0)
+            self._evidence[uid] = Evidence(head.pod.node_timeout, heard_at, made)
         return self._evidence[uid]
 
     def _look_into(self, head: Head, evidence: Evidence) -> None:

@@ -56,8 +56,14 @@ def decide(job: DDPJob, observed: Observed, now: float) -> Decision:
         status=with_columns(job.status, status, pods.current, now),
         events=(*decision.events, *news(job.status, status)),
         head=pods.head,
-        order=order_of(job.status, pods, ends=decision.end_round),
+        order=order_of(job.status, pods, ends=decision.end_round, dead=_dead(job, observed)),
     )
+
+
+def _dead(job: DDPJob, observed: Observed) -> frozenset[str]:
+    """Return `uid_print` of the attempt's pods of which no process lives, as their agents say."""
+    seen = observed.round_status
+    return seen.dead if seen and seen.attempt == job.status.attempt else frozenset()
 
 
 def _decide_by_state(job: DDPJob, pods: Pods, observed: Observed, now: float) -> Decision:
@@ -135,9 +141,10 @@ def _inputs(job: DDPJob, pods: Pods, observed: Observed, now: float) -> tuple[In
     # Pods of the attempt before may still report their last step.
     former = [p for p in older if p.attempt == status.attempt - 1 and is_own(status, p)]
     succeeded = parse_ranks(status.succeeded_ranks, job.spec.nnodes)
-    succeeded |= {pod.rank for pod in current if _has_succeeded(job, pod)}
+    ended = {pod.rank for pod in current if _has_succeeded(job, pod)}
     if is_suspending(status):  # the attempt that is being left may still end well
-        succeeded |= {pod.rank for pod in former if _has_succeeded(job, pod)}
+        ended |= {pod.rank for pod in former if _has_succeeded(job, pod)}
+    succeeded |= {rank for rank in ended if rank >= 0}
     status = status.model_copy(update={"succeeded_ranks": format_ranks(succeeded)})
     # An answer of rank 0's agent is older than its final report. If its pod is gone, only the
     # status has the latter.

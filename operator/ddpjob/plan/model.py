@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal
 
 from ddpjob import api, names
@@ -177,6 +178,8 @@ class RoundStatus:
     running: bool
     """The ranks of every node have been started in `round`."""
     exits: tuple[NodeExit, ...] = ()
+    dead: frozenset[str] = frozenset()
+    """`uid_print` of pods that are to end, and of which no process lives any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,12 +326,15 @@ class Order:
 
     def placed(self, pod: PodRecord) -> PodRecord:
         """Return a pod with the rank that it has got as a spare; as it is if it has none."""
-        if pod.rank >= 0:
+        if pod.rank >= 0 or pod.uid_print not in self._ranks:
             return pod
-        named = (part.partition(":") for part in self.pods.split(","))
-        ranks = (int(rank) for rank, _, known in named if known == pod.uid_print)
-        rank = next(ranks, pod.rank)
-        return replace(pod, rank=rank, since=0 if rank < 0 else self.made[1])
+        return replace(pod, rank=self._ranks[pod.uid_print], since=self.made[1])
+
+    @cached_property
+    def _ranks(self) -> Mapping[str, int]:
+        """Node ranks by the prints of their pods."""
+        named = (part.partition(":") for part in self.pods.split(",") if part)
+        return {known: int(rank) for rank, _, known in named if known}
 
 
 # Make it, in the place of one that asks for something else; delete it; give its quota back; say

@@ -237,14 +237,16 @@ def with_own(status: Status, own: Iterable[PodRecord], spares: Iterable[PodRecor
     return _with_table(status, table, {"uids": "".join(known)})
 
 
-def order_of(status: Status, pods: Pods, *, ends: bool) -> Order:
+def order_of(status: Status, pods: Pods, *, ends: bool, dead: Set[str] = frozenset()) -> Order:
     """Return what the group is told; `status` is stored.
 
-    A round is not ordered while ranks of the one before may live in a pod that is replaced.
+    A round is not ordered while ranks of the one before may live in a pod that is replaced. `dead`
+    has `uid_print` of those whose agents say that none does: a kubelet tells it a second later.
     """
     table, at = status.own_pods, {pod.rank: pod for pod in pods.current}
     number, since = status.round, table.since
-    if any(pod.live and pod.attempt == status.attempt for pod in pods.older):
+    here = [pod for pod in pods.older if pod.live and pod.attempt == status.attempt]
+    if any(pod.uid_print not in dead for pod in here):
         number = max(0, number - 1)
     prints = list[str]()
     for rank in sorted(since):

@@ -62,7 +62,7 @@ def survivors(inputs: Inputs, status: Status, found: api.Failure, pause: float) 
     lost = {*range(job.spec.nnodes)} - {pod.rank for pod in kept}
     if len(table.replacements) >= api.MAX_REPLACEMENTS or len(lost | {*table.since}) > MAX_REPLACED:
         return None
-    taking = takers(inputs, lost)
+    taking = takers(inputs, status, lost)
     created = sorted(lost - taking.keys())
     if created and len(new_name) > names.MAX_HOSTNAME or 0 in created and pause > MOST_PAUSE:
         return None

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
 from ddpjob import api, names
-from ddpjob.api import Spare
+from ddpjob.api import Spare, Status
 from ddpjob.plan.model import Decision, PodRecord, requeue
 from ddpjob.plan.own import Inputs, with_spares
-from ddpjob.plan.restart import is_fit
+from ddpjob.plan.restart import is_fit, silent_nodes
 
 # Seconds between two creations of spares of a job, whatever becomes of them.
 AGAIN_SECONDS = 60.0
@@ -23,20 +23,27 @@ def provide_spares(inputs: Inputs, decision: Decision) -> Decision:
     The status has their numbers first.
     """
     status, wanted = decision.status, inputs.job.spec.spare_pods
-    if not wanted or status.state != "Running" or decision.acts:
+    entries, stored = status.own_pods.spares, inputs.job.status.own_pods.spares
+    if status.state != "Running" or decision.acts or _are_old(inputs) or not (wanted or entries):
         return decision
     fit = {-pod.rank for pod in inputs.pods.spares if pod.live and is_fit(inputs.observed, pod)}
-    entries, stored = status.own_pods.spares, inputs.job.status.own_pods.spares
     waiting = [e for e in entries if e.rank is None and (e.number in fit or not e.uid)]
     missing = tuple(-e.number for e in waiting if e.number not in fit and e in stored)
     kept = _kept(inputs, entries, waiting)
     lacking = min(wanted - len(waiting), api.MAX_SPARES - len(kept))
+    if not wanted:  # since an edit; those without a rank are strays then
+        kept = [entry for entry in kept if entry.rank is not None]
+        return replace(decision, status=with_spares(status, kept))
     if not missing and lacking <= 0:
         return decision
     if inputs.observed.spares_wait > 0:
         return requeue(decision, inputs.observed.spares_wait)
+    there = {-pod.rank for pod in inputs.pods.spares}
+    gone = any(e.uid and e.rank is None and e.number not in there for e in entries)
+    if gone and not inputs.observed.confirmed:
+        return replace(decision, confirm=True)
     if lacking > 0:
-        last = entries[-1].number if entries else 0
+        last = max((e.number for e in entries), default=0)
         new = (Spare(number=last + n) for n in range(1, lacking + 1))
         decision = replace(decision, status=with_spares(status, [*kept, *new]))
     if missing and not inputs.observed.children_ready:
@@ -44,27 +51,36 @@ def provide_spares(inputs: Inputs, decision: Decision) -> Decision:
     return replace(decision, create=missing)
 
 
-def takers(inputs: Inputs, lost: Set[int]) -> Mapping[int, PodRecord]:
+def takers(inputs: Inputs, status: Status, lost: Set[int]) -> Mapping[int, PodRecord]:
     """Return the spares that can take ranks of these `lost` ones, by the ranks.
 
-    A spare on a node that nobody hears would be lost as well.
+    None on a node that nobody hears, and last those on nodes that lose their pods: a drain perhaps.
     """
     job, silent = inputs.job, inputs.observed.silent
+    if _are_old(inputs):
+        return {}
     gone = {p.node for p in inputs.current if p.rank in silent or p.unreachable_since}
+    gone |= {*silent_nodes(status, inputs.now), *status.avoided_nodes}
+    losing = {pod.node for pod in inputs.current if pod.disruption}
     pods = [p for p in inputs.pods.spares if p.running and is_fit(inputs.observed, p)]
-    ready = sorted((p for p in pods if p.node not in gone), key=lambda pod: -pod.rank)
+    ready = [pod for pod in pods if pod.node not in gone]
+    ready.sort(key=lambda pod: (pod.node in losing, -pod.rank))
     ranks = [rank for rank in sorted(lost) if rank or not job.spec.has_own_rank_0]
     return dict(zip(ranks, ready, strict=False))
 
 
+def _are_old(inputs: Inputs) -> bool:
+    """Whether the group's pods are from before an edit: the next attempt has new ones."""
+    here = inputs.observed.spec_hash
+    return any(here not in ("", pod.spec_hash) for pod in inputs.current)
+
+
 def _kept(inputs: Inputs, entries: Sequence[Spare], waiting: Sequence[Spare]) -> list[Spare]:
-    """Return the entries of pods that are there or to come, and the last: numbers only grow."""
+    """Return the entries of pods that are there or to come."""
     job, attempt = inputs.job, inputs.job.status.attempt
     there = {pod.name for pod in (*inputs.current, *inputs.pods.older)}
     return [
         entry
         for entry in entries
-        if entry in waiting
-        or entry is entries[-1]
-        or names.pod_name(job.name, attempt, -entry.number) in there
+        if entry in waiting or names.pod_name(job.name, attempt, -entry.number) in there
     ]

@@ -38,6 +38,8 @@ MOST_ASKED = 16
 ANSWERS_PER_SECOND = 300
 # A request is held for so long at most.
 HOLD_SECONDS = 20.0
+# What a pod says last, after SIGTERM: none of its processes lives. Of so many that is kept.
+DEAD, MOST_DEAD = "dead", 64
 # Characters of a pod's uid's hash; the answer to a pod in whose place there is another one.
 PRINT, OTHER_POD = 6, 410
 # So much a node may tell of a failure: a termination message, and some brackets.
@@ -89,6 +91,7 @@ class Group:
         # to come. What the replaced pods say counts no more.
         self.pods: Mapping[int, str] = {}
         self.since = 0  # their first round, or a later one
+        self.dead: set[str] = set()  # prints of pods that have said so since the last round began
         self.nodes: dict[int, Node] = {}
         self.counts: dict[tuple[int, str], int] = {}  # nodes by their round and state
         self.serial = 1  # of what the operator is told
@@ -100,6 +103,13 @@ class Group:
     def place_of(self, pod: str) -> tuple[int, int] | None:
         """The rank that a spare with this print has got, and its first round; None without one."""
         return next(((rank, self.since) for rank in self.pods if self.pods[rank] == pod), None)
+
+    def bury(self, pod: str) -> None:
+        """Take in that no process of the pod with this print lives."""
+        with self.told:
+            if len(self.dead) < MOST_DEAD and len(pod) == PRINT:
+                self.dead.add(pod)
+                self.count()
 
     def tell(self, rank: int, node: Node, pod: str | None = None) -> None:
         """Take in what a node says. What it said before is no news: requests overtake each other.
@@ -121,6 +131,7 @@ class Group:
             self.add(old, -1)
             self.add(node, 1)
             if self.counts.get((wanted, CLEAN)) == self.nnodes:
+                self.dead.clear()
                 self.give(Order(wanted, wanted, self.order.ends))
                 self.counts = {(wanted, CLEAN): self.nnodes}
             failed = self.counts.get((wanted, FAILED), 0)
@@ -200,6 +211,7 @@ class Group:
         """What the operator is told."""
         with self.told:
             order, serial, running = self.order, self.serial, self.are_running()
+            dead = {"dead": sorted(self.dead)} if self.dead else {}
             here = [pair for pair in self.nodes.items() if pair[1].round == order.round]
         failed, ended = ([p for p in here if p[1].state == state] for state in (FAILED, ENDED))
         told = sorted(failed, key=lambda pair: _explains(pair[1].failure or {}))[:MOST_FAILURES]
@@ -215,6 +227,7 @@ class Group:
             "running": running,
             "failures": failures[: sum(size <= FAILURES_BYTES for size in sizes)],
             **({} if self.head is None else self.head.page()),
+            **dead,
         }
 
 

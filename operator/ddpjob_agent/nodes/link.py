@@ -12,6 +12,7 @@ from typing import Callable  # noqa: UP035 - Python 3.8
 
 from ddpjob_agent.config import Config
 from ddpjob_agent.nodes.group import (
+    DEAD,
     HOLD_SECONDS,
     OTHER_POD,
     RUNNING,
@@ -27,6 +28,8 @@ from ddpjob_agent.records import compact, load
 AGAIN_SECONDS = 0.2
 # Without an answer for so long, rank 0's agent counts as gone.
 GONE_SECONDS = 5.0
+# For the last words of a pod that ends.
+PART_SECONDS = 1.0
 
 
 class Link(threading.Thread):
@@ -73,6 +76,22 @@ class Link(threading.Thread):
         if not self.is_alive():  # only now, as the launcher must be the first to ask for the name
             self.heard_at = time.monotonic()
             self.start()
+
+    def part(self) -> threading.Thread:
+        """Tell rank 0's agent that nothing of this pod lives; the thread that does so."""
+
+        def post() -> None:
+            body = compact({"pod": self.pod, "state": DEAD})
+            address, token = (self.host, self.config.agent_port), f"Bearer {self.token}"
+            with contextlib.suppress(OSError, HTTPException):
+                connection = HTTPConnection(*address, timeout=PART_SECONDS)
+                with contextlib.closing(connection) as asks:
+                    asks.request("POST", "/member", body, {"Authorization": token})
+                    asks.getresponse().read()
+
+        thread = threading.Thread(target=post, daemon=True, name="part")
+        thread.start()
+        return thread
 
     def is_heard(self) -> bool:
         """Whether rank 0's agent holds a request, or has answered or held one lately."""

@@ -20,6 +20,7 @@ from ddpjob_agent.nodes.group import (
     ENDED,
     FAILED,
     MOST_ASKED,
+    MOST_DEAD,
     MOST_ENDED,
     MOST_FAILURES,
     MOST_HELD,
@@ -298,6 +299,19 @@ def nested(depth: int) -> Any:
 def test_what_is_no_news_of_a_node_is_refused(tmp_path: Path, content: Any) -> None:
     with pytest.raises(ValueError):
         read_node(content, config(tmp_path, DDPJOB_NNODES="2"))
+
+
+def test_the_operator_hears_of_dead_pods_until_the_next_round_begins() -> None:
+    group = Group(1, lambda: None)
+    before = group.page()
+    assert "dead" not in before
+    for number in range(MOST_DEAD + 1):
+        group.bury(f"{number:06}")
+    group.bury("longer than a print")
+    assert len(group.page()["dead"]) == MOST_DEAD and group.serial > before["serial"]
+    group.want(1, ends=False)
+    group.tell(0, Node(1, CLEAN))
+    assert "dead" not in group.page()
 
 
 @pytest.mark.parametrize("at", [None, "x", True, 10**400, float("nan"), 1e300], ids=repr)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob_agent.rounds import remove_left
+from ddpjob_agent.leftovers import remove_left
 from tests import agentpod
 from tests.unit.agent.scripts import script
 
