@@ -142,10 +142,13 @@ def test_who_cannot_take_a_rank(
 
 
 def test_after_an_edit_no_spare_is_made_or_taken_and_all_pods_are_made_anew() -> None:
-    ours, old = with_spare(), {"spec_hash": "before the edit"}
-    step = seen(ours, running(0, **old), running(1, **old), replace(SPARE, **old))
+    ours = with_spare()
+    first, second, spare, going = (
+        replace(each, spec_hash="before the edit") for each in (*BOTH, SPARE, GOING)
+    )
+    step = seen(ours, first, second, spare)
     assert step.status.own_pods.spares == ours.status.own_pods.spares and not step.create
-    assert seen(ours, running(0, **old), replace(GOING, **old), SPARE).status.attempt == 1
+    assert seen(ours, first, going, SPARE).status.attempt == 1
 
 
 def test_a_spare_that_waited_in_vain_has_done_no_work() -> None:
