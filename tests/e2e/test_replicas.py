@@ -104,8 +104,8 @@ def test_the_leaders_node_is_lost_with_a_rank_on_it(
         )
         print(f"{fault.name}, with the leader: {recover(job, fault)}")
         assert holder(kind_cluster) != leader
-        status = job.status
-        assert (status["failure"]["reason"], status["attempt"]) == ("NodeSilent", 0)
+        # Of two nodes the one that is left may hear nobody by then, and ends as well.
+        assert job.status["failure"]["reason"] == "NodeSilent"
     gone(kind_cluster, "-n", namespace)
 
 
