@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +30,14 @@ def kubeconfig(cluster: Cluster, folder: Path, token: str = "") -> Path:
 
 
 NAMESPACE = "ddpjob-system"
+LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/ddpjob-operator"
 DEPLOYMENT = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/ddpjob-operator"
 
 
 class Installed:
-    """The operator's objects, whose pods run nowhere: a test says that one is ready.
+    """The operator's objects, whose pods run nowhere: a test says that they are ready.
 
-    No scheduler binds them either: a node that goes would take the ready one with it.
+    No scheduler binds them either: a node that goes would take the ready ones with it.
     """
 
     def __init__(self, server: ApiServer) -> None:
@@ -49,8 +51,14 @@ class Installed:
         kind = "strategic-merge-patch+json"
         self._server.request("PATCH", DEPLOYMENT, changes, kind=kind)
 
+    def lead(self) -> None:
+        """Say that one of them holds the Lease."""
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        spec = {"holderIdentity": "ddpjob-operator-x_1", "renewTime": now}
+        self._server.request("PATCH", LEASE, {"spec": spec}, kind="merge-patch+json")
+
     def ready(self) -> None:
-        """Say of its pods that they are ready, until the Deployment has one of the newest."""
+        """Say of its pods that they are ready, until the Deployment has the newest alone."""
         wait_for(self._is_ready)
 
     def _is_ready(self) -> bool:
@@ -64,7 +72,8 @@ class Installed:
         found = self._server.request("GET", DEPLOYMENT)
         status, generation = found.get("status", {}), found["metadata"]["generation"]
         counts = (status.get("observedGeneration"), status.get("updatedReplicas"))
-        return counts == (generation, 1) and status.get("readyReplicas") == 1
+        all_new = counts == (generation, 2) and status.get("replicas") == 2
+        return all_new and status.get("readyReplicas") == 2
 
 
 @pytest.fixture
@@ -93,13 +102,17 @@ async def test_all_is_in_order(
         assert server.startswith("ok    API server 1.34.")
         assert server.endswith(f'context "tests", namespace {cluster.namespace}, you: admin')
         assert api == "ok    API ddpjobs.ddpjob.dev v1alpha1"
-        assert operator == f"ok    operator {__version__} in ddpjob-system ready (1 of 1)"
+        assert operator == f"ok    operator {__version__} in ddpjob-system ready (2 of 2)"
         assert rights.startswith("ok    you may: create, get, list, watch, patch, delete ddpjobs; ")
         assert "use pods/portforward" in rights
         assert gpus == "ok    13 of 16 nvidia.com/gpu free"
+        ended = ddpjob("doctor", "--admin", env=env)
+        assert ended.code == 5 and "FAIL  no operator leads: nobody has the lease" in ended.out
+        installed.lead()
         with Terminal("doctor", "--admin", env=env, columns=120) as terminal:
             shown = terminal.end()
-        assert shown.code == 0
+        assert shown.code == 0, shown.out
+        assert "ok    leader: ddpjob-operator-x_1" in shown.out
         assert f"ok    the definition of DDPJob is that of {__version__}" in shown.out
         assert 'ok    the roles "edit" and "view" include DDPJobs' in shown.out
         assert "ok    who may not create pods may not create DDPJobs either" in shown.out
@@ -121,7 +134,7 @@ def test_an_operator_that_is_not_ready_or_elsewhere_fails(
     ended = ddpjob("doctor", env=env)
     assert ended.code == 0
     assert (
-        f"warn  operator 0.0.9 in ddpjob-system ready (1 of 1); this ddpjob is {__version__}"
+        f"warn  operator 0.0.9 in ddpjob-system ready (2 of 2); this ddpjob is {__version__}"
         in ended.out
     )
     container = {"name": "operator", "args": ["--namespace=other"]}
