@@ -93,7 +93,8 @@ async def at_rest(lane: Lane, plan: Plan, wanted: str | None) -> list[str]:
         lane.check()
         last = max(lane.faults.last_write, lane.source.last_change)
         quiet = loop.time() - last > QUIET_SECONDS
-        busy = being_collected(lane) or strays(lane)
+        going = any("deletionTimestamp" in pod["metadata"] for pod in lane.source.of(PODS))
+        busy = going or being_collected(lane) or strays(lane)
         as_wanted = has_ended(lane, plan) if wanted is None else wanted == end_of(lane, plan)
         if quiet and as_wanted and not busy:
             return []
