@@ -97,8 +97,14 @@ def drain(job: Job, pod: str, _undo: Undo) -> None:
 
 
 def preempt(job: Job, pod: str, undo: Undo) -> None:
-    """Somebody more important needs its node for a second."""
-    found = job.pods()[pod]["spec"]
+    """Somebody more important needs its place for a second.
+
+    Of two pods of the job on its node that is the younger one's: the scheduler spares the others.
+    """
+    pods = job.pods()
+    found = pods[pod]["spec"]
+    nodes = [each["spec"].get("nodeName") for each in map(pods.get, pods_of(job)) if each]
+    others = nodes.count(found["nodeName"]) - 1
     name = f"urgent-{job.namespace}"
     where = ("-n", job.namespace, "pod/urgent")
     undo.callback(job.cluster.kubectl, "delete", "priorityclass", name)
@@ -107,6 +113,7 @@ def preempt(job: Job, pod: str, undo: Undo) -> None:
         n for n in job.cluster.get("nodes")["items"] if n["metadata"]["name"] == found["nodeName"]
     )
     millis = round(1000 * quantity_value(node["status"]["allocatable"]["cpu"])) - SPARE_MILLIS
+    millis -= others * CPU_MILLIS
     container = {
         "name": "main",
         "image": found["containers"][0]["image"],
