@@ -189,8 +189,6 @@ async def lose_a_pod(cluster: Cluster, rank: int = 1, spares: int = 0) -> None:
         return bool(status["nodes"].get("spares", 0) >= spares)
 
     await until(has_spares, *cluster.patience)
-    if spares:  # else an operator that is behind still writes how many there are
-        await asyncio.sleep(MIDST_SECONDS)
     name = f"{NAME}-0-{rank}"
     pod = await cluster.get(PODS, NAMESPACE, name)
     await cluster.delete(PODS, NAMESPACE, name, uid=pod["metadata"]["uid"])
