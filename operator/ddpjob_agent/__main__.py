@@ -92,7 +92,7 @@ def run(config: Config, mode: str, arguments: list[str]) -> int:
 
             return conclude(problem, {}, config.termination_log)
     # In the place of another pod it is started once the others are ready.
-    is_late = config.round > 0 or config.is_spare
+    is_late = config.joins_others
     master = master_of(config) if is_late else start(launcher, config, mode, arguments, setup)
     from ddpjob_agent.rounds import Rounds
 

@@ -91,6 +91,11 @@ class Config:
         self.in_place = env.get("DDPJOB_RESTART") == "InPlace"
 
     @property
+    def joins_others(self) -> bool:
+        """Whether it comes when others have begun: in the place of another pod, or as a spare."""
+        return self.round > 0 or self.is_spare
+
+    @property
     def addresses(self) -> list[str]:
         """Where the agent listens. `kubectl port-forward` comes to the loopback address.
 

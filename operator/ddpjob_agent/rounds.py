@@ -108,8 +108,7 @@ class Rounds:
         if not self.token:
             return
         if config.node_rank == 0 or config.is_spare:  # which may become it
-            waits = config.round > 0 or config.is_spare
-            self.group = Group(config.nnodes, wake_up, waits=waits)
+            self.group = Group(config.nnodes, wake_up, waits=config.joins_others)
         if config.in_place:
             is_head = config.node_rank == 0
             self.link = self.group if is_head else Link(config, self.token, master, wake_up)
@@ -169,10 +168,9 @@ class Rounds:
         """
         self.make_link(master)
         self.serve()
-        if self.first.round > 0 or self.first.is_spare:
+        is_new = self.first.joins_others  # so it has no launcher yet
+        if is_new:
             prepare(self.launcher, self.first, self.mode, self.arguments, self.setup)
-        # In the place of another pod, it has no launcher yet.
-        is_new = self.first.round > 0 or self.first.is_spare
         end = self.wait_for_place() if self.first.is_spare else None
         while True:
             self.is_told = False

@@ -111,13 +111,13 @@ class Trailed(Watched):
     def _is_unseen(self, uid: str) -> bool:
         """Whether a user deletes this running pod of a job whose status does not say so yet."""
         job = next(e.after for e in reversed(self.entries) if e.kind == "DDPJob")
-        for entry in self.entries if job else ():
-            meta = (entry.after or {}).get("metadata") or {}
-            if meta.get("uid") == uid and "deletionTimestamp" in meta and not entry.by_operator:
-                runs = entry.after["status"]["phase"] == "Running"
+        for pod in [e.after for e in self.entries if e.after and not e.by_operator]:
+            meta = pod["metadata"]
+            if job and meta.get("uid") == uid and "deletionTimestamp" in meta:
+                runs = pod["status"]["phase"] == "Running"
                 owned = meta["ownerReferences"][0]["uid"] == job["metadata"]["uid"]
                 told = (job["status"].get("failure") or {}).get("pod")
-                return runs and owned and told != meta["name"]
+                return bool(runs and owned and told != meta["name"])
         return False
 
     def operator(self) -> "OperatorView":

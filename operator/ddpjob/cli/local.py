@@ -247,7 +247,6 @@ def _checked(asked: Asked) -> Body:
     meta = {field: job["metadata"][field] for field in kept if job["metadata"].get(field)}
     # All nodes are this machine. If it was asleep, they have not heard each other.
     spec = {**job["spec"], "nodeTimeoutSeconds": 0, "spares": 0}
-    spec.pop("sparePriorityClassName", None)
     return {**job, "metadata": meta, "spec": spec}
 
 

@@ -67,7 +67,7 @@ def _figures(status: Status) -> dict[str, str | None]:
         if progress.eta_seconds is not None and status.state == "Running":
             eta = duration(progress.eta_seconds)
     up = f"{nodes.running + nodes.succeeded}/{nodes.desired}" if nodes.desired else None
-    if up and nodes.spares is not None and status.state not in api.FINISHED:
+    if up and nodes.spares is not None:
         up += f"+{nodes.spares}"
     return {"nodes": up, "step": step, "loss": loss, "eta": eta}
 

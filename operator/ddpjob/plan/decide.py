@@ -139,12 +139,12 @@ def _inputs(job: DDPJob, pods: Pods, observed: Observed, now: float) -> tuple[In
     current, older = pods.current, pods.older
     status = with_own(_begin(job), current, pods.spares)
     # Pods of the attempt before may still report their last step.
-    former = [p for p in older if p.attempt == status.attempt - 1 and is_own(status, p)]
+    before = (p for p in older if p.attempt == status.attempt - 1 and p.rank >= 0)
+    former = [pod for pod in before if is_own(status, pod)]
     succeeded = parse_ranks(status.succeeded_ranks, job.spec.nnodes)
-    ended = {pod.rank for pod in current if _has_succeeded(job, pod)}
+    succeeded |= {pod.rank for pod in current if _has_succeeded(job, pod)}
     if is_suspending(status):  # the attempt that is being left may still end well
-        ended |= {pod.rank for pod in former if _has_succeeded(job, pod)}
-    succeeded |= {rank for rank in ended if rank >= 0}
+        succeeded |= {pod.rank for pod in former if _has_succeeded(job, pod)}
     status = status.model_copy(update={"succeeded_ranks": format_ranks(succeeded)})
     # An answer of rank 0's agent is older than its final report. If its pod is gone, only the
     # status has the latter.

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import signal
 import sys
@@ -82,8 +83,7 @@ class Vote:
         self.voted: float | None = None
 
     def listen(self) -> None:
-        """Take SIGTERM for notice. It goes to process groups, and is not to end data loaders."""
-        loading: Any = import_module("torch.utils.data.dataloader")
+        """Take SIGTERM for notice."""
 
         def ask(number: int, frame: Any) -> None:
             self.is_asked = True
@@ -91,16 +91,7 @@ class Vote:
         self.ask = ask
         signal.signal(signal.SIGTERM, ask)
         os.register_at_fork(after_in_child=self.forget)  # such a process is ended by SIGTERM
-        iterator = loading._MultiProcessingDataLoaderIter
-        init = iterator.__init__
-
-        def with_workers_apart(this: Any, *arguments: Any, **options: Any) -> None:
-            init(this, *arguments, **options)
-            for worker in this._workers:
-                with contextlib.suppress(OSError):  # it has begun another program
-                    os.setpgid(worker.pid, worker.pid)
-
-        iterator.__init__ = with_workers_apart
+        keep_workers_apart()
 
     def forget(self) -> None:
         """Take SIGTERM for what it was."""
@@ -152,11 +143,27 @@ class Vote:
         raise SystemExit(SAVED)
 
 
+@functools.lru_cache(maxsize=None)  # once: a process may train often  # noqa: UP033 - Python 3.8
+def keep_workers_apart() -> None:
+    """Have workers of data loaders in their own process groups: SIGTERM goes to those of ranks."""
+    loading: Any = import_module("torch.utils.data.dataloader")
+    iterator = loading._MultiProcessingDataLoaderIter
+    init = iterator.__init__
+
+    def with_workers_apart(self: Any, *arguments: Any, **options: Any) -> None:
+        init(self, *arguments, **options)
+        for worker in self._workers:
+            with contextlib.suppress(OSError):  # it has begun another program
+                os.setpgid(worker.pid, worker.pid)
+
+    iterator.__init__ = with_workers_apart
+
+
 def give_trainer(module: Any) -> None:
     """Give each Trainer of `transformers.trainer` a callback, and resume what that has saved."""
     trainer = module.Trainer
     init, train = trainer.__init__, trainer.train
-    trained: list[None] = []  # trainings of this process
+    trainings = itertools.count(1)  # of this process
 
     class SaveOnNotice(module.TrainerCallback):  # type: ignore[misc]
         """Saves after the step in which the ranks agree."""
@@ -193,11 +200,10 @@ def give_trainer(module: Any) -> None:
         strategy = getattr(args.save_strategy, "value", args.save_strategy)
         is_whole = not getattr(args, "save_only_model", False)
         may_save = callback is not None and strategy != "no" and is_whole
-        trained.append(None)
-        vote = make_vote(may_save=may_save)
+        number, vote = next(trainings), make_vote(may_save=may_save)
         if vote is None or callback is None:
             return train(self, resume_from_checkpoint, *more, **options)
-        callback.vote, callback.mark = vote, f"{job_uid()} {len(trained)}"
+        callback.vote, callback.mark = vote, f"{job_uid()} {number}"
         if resume_from_checkpoint in (None, False):
             found = last_on_notice(module, args.output_dir, callback.mark)
             resume_from_checkpoint = vote.same(found) or None

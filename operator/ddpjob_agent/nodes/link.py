@@ -52,7 +52,7 @@ class Link(threading.Thread):
         self.is_over = False
         self.connection: socket.socket | None = None
         # If rank 0's agent never was, it may be out of reach. A pod in the place of another waits.
-        self.was_heard = config.round > 0 or config.is_spare
+        self.was_heard = config.joins_others
 
     def move(self, host: str) -> None:
         """Ask another agent from now on: that of the pod that has become rank 0's."""
