@@ -163,7 +163,9 @@ async def _play(cluster: LocalCluster, pod: Body, script: Script) -> None:
     place = names.parse_pod_name(owners[0]["name"], meta["name"])
     code = script(*place[:2]) if place else None
     with contextlib.suppress(Exception):  # a conflict: next round
-        if "deletionTimestamp" in meta:
+        if "deletionTimestamp" in meta and phase == "Running":
+            await end_pod(cluster, pod, 143)
+        elif "deletionTimestamp" in meta:
             await cluster.delete(PODS, NAMESPACE, meta["name"], uid=meta["uid"], grace_seconds=0)
         elif phase == "Pending" and is_unschedulable(pod):
             if NO_ROOM not in pod["status"].get("conditions", []):

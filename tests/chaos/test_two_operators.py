@@ -52,8 +52,6 @@ class Behind:
 async def both_operating(
     cluster: Trailed, workload: Workload, behind: Resource | None
 ) -> AsyncIterator[None]:
-    # One may have to decide twice, since the other was faster: the loss must still be there to see.
-    cluster.are_losses_seen = True
     views: list[Any] = [cluster.operator(), cluster.operator()]
     if behind is not None:
         views[1] = Behind(views[1], behind)

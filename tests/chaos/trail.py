@@ -66,7 +66,6 @@ class Trailed(Watched):
             self.kill_at = (fault.number, fault.kind)
         self.has_nodes = False  # several, which a scheduler chooses
         self.view_until = 0.0  # loop time until which the operator's watches bring nothing
-        self.are_losses_seen = False  # a pod that a user deletes goes once its job tells of it
         self._store = _RecordingStore(100_000, self.trail)
 
     def _bind(self, pod: Body) -> None:
@@ -100,25 +99,6 @@ class Trailed(Watched):
                 self.view_until = asyncio.get_running_loop().time() + BLIND_SECONDS
             if fault and fault.kind == "lost-answer":
                 raise Unavailable(0, "NoAnswer", "the answer was lost")
-
-    async def delete(
-        self, resource: Resource, namespace: str, name: str, *, uid: str, **options: Any
-    ) -> Body | None:
-        if self.are_losses_seen and options.get("grace_seconds") == 0 and self._is_unseen(uid):
-            raise cluster_error(409, "Conflict", "its containers are still ending")
-        return await super().delete(resource, namespace, name, uid=uid, **options)
-
-    def _is_unseen(self, uid: str) -> bool:
-        """Whether a user deletes this running pod of a job whose status does not say so yet."""
-        job = next(e.after for e in reversed(self.entries) if e.kind == "DDPJob")
-        for pod in [e.after for e in self.entries if e.after and not e.by_operator]:
-            meta = pod["metadata"]
-            if job and meta.get("uid") == uid and "deletionTimestamp" in meta:
-                runs = pod["status"]["phase"] == "Running"
-                owned = meta["ownerReferences"][0]["uid"] == job["metadata"]["uid"]
-                told = (job["status"].get("failure") or {}).get("pod")
-                return bool(runs and owned and told != meta["name"])
-        return False
 
     def operator(self) -> "OperatorView":
         return _TrailedView(self)

@@ -10,7 +10,7 @@ import orjson
 from ddpjob.api import DDPJob
 from ddpjob.cluster import DDPJOBS, EVENTS, PODS, Listing, Resource
 from ddpjob.controller.controller import Controller, load_agent
-from ddpjob.controller.memory import Memory, job_record
+from ddpjob.controller.memory import MOST_PARTED, Memory, job_record
 from ddpjob.errors import Refused
 from ddpjob.json_depth import Body
 from ddpjob.local.cluster import LocalCluster
@@ -18,7 +18,17 @@ from ddpjob.plan.own import Proofs
 from ddpjob.pods import render
 from ddpjob.pods.allowlist import Policy
 from ddpjob.settings import Settings
-from tests.builders import job, job_object, record_of_job, with_status
+from tests.builders import (
+    NOW,
+    decide,
+    failed,
+    job,
+    job_object,
+    record_of_job,
+    running,
+    whole,
+    with_status,
+)
 from tests.localplay import (
     FAST,
     NAMESPACE,
@@ -65,6 +75,39 @@ def test_who_is_silent_in_one_attempt_is_not_in_the_next() -> None:
     assert observe(later, memory).silent == {2}
     memory.enter(1, 0, (1, 0))
     assert not observe(ours, memory).silent and observe(later, memory).silent == {2}
+
+
+def test_how_a_pod_ended_is_seen_when_it_is_gone_before_the_next_decision() -> None:
+    """A kubelet needs less than a second from the end of a pod that is deleted to its going."""
+    ours = whole()
+    controller, memory = Controller(LocalCluster()), Memory()
+    controller.reconciler.memories[ours.uid] = memory
+    caches = controller.reconciler.caches
+    for rank in (0, 1):
+        caches.put_pod(running(rank))
+    going = failed(1, deleting=True, disruption="Evicted", node="node-1", resource_version=30)
+    caches.put_pod(going)
+    caches.remove_pod(going.uid)
+    observed = controller.reconciler._observe(ours, memory)
+    step = decide(ours, observed, NOW)
+    assert step.status.failure and step.status.failure.reason == "Evicted"
+    assert (step.status.attempt, step.status.round) == (0, 1)
+    assert not step.delete
+    after = with_status(ours, step.status)
+    assert not decide(after, controller.reconciler._observe(after, memory), NOW).delete
+    memory.enter(0, 1, (0, 1))
+    assert len(controller.reconciler._observe(after, memory).pods) == 1
+
+
+def test_of_pods_that_are_gone_few_are_kept_and_none_that_may_live() -> None:
+    memory = Memory()
+    memory.part(running(1, deleting=True))
+    memory.part(failed(1))
+    memory.part(failed(1, attempt=1, deleting=True))
+    assert not memory.parted
+    for rank in range(MOST_PARTED + 1):
+        memory.part(failed(rank, deleting=True))
+    assert len(memory.parted) == MOST_PARTED
 
 
 def test_what_belongs_to_an_attempt_or_a_round_ends_with_it_whoever_ends_it() -> None:

@@ -225,6 +225,8 @@ class Controller:
             pods.pop(old.uid, None)
             if not pods:
                 del self._pods[key]
+            if memory := self.reconciler.memories.get(old.owner_uid):
+                memory.part(old)
         if new is not None:
             self._pods[new.namespace, new.owner_uid][new.uid] = new
 

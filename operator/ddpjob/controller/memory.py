@@ -8,7 +8,7 @@ read again when something is to be done about them.
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
@@ -127,6 +127,10 @@ class Rendered:
     """Why no pods can be made of it."""
 
 
+# Anybody who may create pods can have some of them count for a job's.
+MOST_PARTED = 512
+
+
 @dataclass
 class Memory:
     """What this process remembers of one job. No decision needs it to be right."""
@@ -176,6 +180,9 @@ class Memory:
     status has been asked for pods that this process never saw."""
     recovered_at: float = float("-inf")
     """Monotonic time at which such pods were looked for."""
+    parted: dict[str, PodRecord] = field(default_factory=dict)
+    """Pods of this round, by uid, that have ended and are gone. How they ended is to be seen, also
+    if no decision was made before they went."""
     strays: frozenset[str] = frozenset()
     """uids of pods of attempts that the job had not begun when both were last read."""
     spared: dict[str, float] = field(default_factory=dict)
@@ -189,10 +196,17 @@ class Memory:
     requeue_at: float = math.inf
     """Monotonic time at which the job is decided on again even if nothing happens."""
 
+    def part(self, pod: PodRecord) -> None:
+        """Take in that a pod is gone; `pod` is as it was last seen."""
+        has_ended = pod.deleting and pod.result is not None
+        if has_ended and pod.attempt == self.at[0] and len(self.parted) < MOST_PARTED:
+            self.parted[pod.uid] = replace(pod, forced=True)  # so nobody deletes it again
+
     def enter(self, attempt: int, current_round: int, made: Made) -> None:
         """Forget what belongs to another attempt or round, whoever has begun this one."""
         old, self.at = self.at, (attempt, current_round)
         if self.at != old:
+            self.parted.clear()
             self.silent = {of: ranks for of, ranks in self.silent.items() if of == made}
             self.secondary_at = self.report = self.round_status = None
         if attempt != old[0]:

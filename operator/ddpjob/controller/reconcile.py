@@ -26,7 +26,7 @@ from ddpjob.json_depth import Body, aside, read_json
 from ddpjob.plan.columns import with_columns
 from ddpjob.plan.decide import decide
 from ddpjob.plan.model import Decision, Event, Observed, Queue
-from ddpjob.plan.own import made_of
+from ddpjob.plan.own import BEGUN, made_of
 from ddpjob.plan.podrecord import pod_record
 from ddpjob.plan.reasons import INVALID
 from ddpjob.plan.spares import AGAIN_SECONDS
@@ -138,11 +138,11 @@ class Reconciler:
     def _observe(
         self, job: DDPJob, memory: Memory, queue: Queue | None = None, *, confirmed: bool = False
     ) -> Observed:
-        place = place_of(job)
+        place, parted = place_of(job), memory.parted.values() if job.status.state in BEGUN else ()
         ready = memory.prepared == place
         rendered = memory.rendered if memory.rendered and memory.rendered.place == place else None
         return Observed(
-            pods=tuple(self.caches.pods(job)),
+            pods=(*self.caches.pods(job), *parted),
             confirmed=confirmed,
             children_ready=ready,
             create_error=memory.create_error,
