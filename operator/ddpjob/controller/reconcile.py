@@ -26,7 +26,7 @@ from ddpjob.json_depth import Body, aside, read_json
 from ddpjob.plan.columns import with_columns
 from ddpjob.plan.decide import decide
 from ddpjob.plan.model import Decision, Event, Observed, Queue
-from ddpjob.plan.own import BEGUN, made_of
+from ddpjob.plan.own import is_own, made_of
 from ddpjob.plan.podrecord import pod_record
 from ddpjob.plan.reasons import INVALID
 from ddpjob.plan.spares import AGAIN_SECONDS
@@ -138,13 +138,13 @@ class Reconciler:
     def _observe(
         self, job: DDPJob, memory: Memory, queue: Queue | None = None, *, confirmed: bool = False
     ) -> Observed:
-        place, parted = place_of(job), memory.parted.values() if job.status.state in BEGUN else ()
-        ready = memory.prepared == place
+        place, made = place_of(job), memory.made[1] if memory.made[0] == made_of(job.status) else {}
+        parted = (pod for pod in memory.parted.values() if is_own(job.status, pod, made))
         rendered = memory.rendered if memory.rendered and memory.rendered.place == place else None
         return Observed(
             pods=(*self.caches.pods(job), *parted),
             confirmed=confirmed,
-            children_ready=ready,
+            children_ready=memory.prepared == place,
             create_error=memory.create_error,
             refused_seconds=elapsed(memory.create_error_at),
             edit_error=rendered.error if rendered and _checks_edits(job) else None,
@@ -155,7 +155,7 @@ class Reconciler:
             silent=memory.silent.get(made_of(job.status), frozenset()),
             spec_hash=rendered.spec_hash if rendered else "",
             key=self.children.key,
-            made=memory.made[1] if memory.made[0] == made_of(job.status) else {},
+            made=made,
             strays=memory.strays,
             spares_wait=AGAIN_SECONDS - elapsed(memory.spares_at),
             spared=frozenset(uid for uid, until in memory.spared.items() if elapsed(until) < 0),
