@@ -151,7 +151,7 @@ async def play_pods(
             group = seen[env["PET_RDZV_ID"]]
             if not is_unschedulable(pod):
                 group.add(pod["metadata"]["name"])
-            whole = len(group) == int(env["PET_NNODES"])
+            whole = len(group) == int(env["DDPJOB_NNODES"] or 0)
             if pod["status"]["phase"] == "Pending" and "podIP" not in pod["status"]:
                 pod = {**pod, "status": {**pod["status"], "podIP": address(pod)}}
             await _play(cluster, pod, script if whole else lambda attempt, rank: None)

@@ -35,8 +35,9 @@ OLD_AGENT_ANNOTATION = f"{GROUP}/agent"
 # The same in the environment of the job's trainers.
 TOKEN_VARIABLE = "DDPJOB_TOKEN"
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{32}")
-# Stands for the node rank in the environment of a spare; its agent puts the rank in its place.
-SPARE_RANK = "@ddpjob-rank@"
+# They stand for the node rank of a pod that may get another one, and for the sizes of a group that
+# may get smaller, in environment and command. The agent puts those of a round in their places.
+OWN_RANK, OWN_NNODES, OWN_WORLD_SIZE = "@ddpjob-rank@", "@ddpjob-nnodes@", "@ddpjob-world-size@"
 # The proof that the operator has created the pod; see plan/own.py.
 PROOF_ANNOTATION = f"{GROUP}/proof"
 # The hash of the pods of an attempt. All pods of the attempt have the same one.

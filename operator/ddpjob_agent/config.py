@@ -15,8 +15,9 @@ OUT_OF_MEMORY, TERMINATED = 137, 143
 # torchrun's own limit for a static rendezvous.
 RENDEZVOUS_SECONDS = 900
 LOOPBACK = "127.0.0.1"
-# Stands for a spare's rank in its environment and its command: `names.SPARE_RANK`.
-SPARE_RANK = "@ddpjob-rank@"
+# They stand for the node rank of a pod that may get another one, and for the sizes of a group that
+# may get smaller, in environment and command: `names.OWN_RANK` and others.
+OWN_RANK, OWN_NNODES, OWN_WORLD_SIZE = "@ddpjob-rank@", "@ddpjob-nnodes@", "@ddpjob-world-size@"
 # So many rounds in a row have ports of their own.
 PORTS = 16
 
@@ -58,7 +59,9 @@ class Config:
         self.round = whole("DDPJOB_ROUND", 0, 0)
         self.restarts = whole("DDPJOB_RESTARTS", 0, 0)  # of the job, before this attempt
         # A spare has no rank at first, and is no node.
-        self.is_spare = env.get("DDPJOB_NODE_RANK") == SPARE_RANK
+        self.is_spare = env.get("DDPJOB_NODE_RANK") == OWN_RANK
+        # The group may get smaller, and then this pod another rank.
+        self.is_elastic = env.get("PET_NNODES") == OWN_NNODES
         self.node_rank = -1
         if not self.is_spare:
             self.node_rank = whole("DDPJOB_NODE_RANK", 0, most=self.nnodes - 1)
@@ -67,6 +70,7 @@ class Config:
         file = os.path.join(self.run_dir, "progress.json")
         self.progress_file = text("DDPJOB_PROGRESS_FILE", file)
         self.result_file = os.path.join(self.run_dir, "result.json")
+        self.checkpoint_dir = env.get("DDPJOB_CHECKPOINT_DIR", "")
         self.count_steps = env.get("DDPJOB_PROGRESS") != "file"
         self.pod_ip, self.host_ip = env.get("DDPJOB_POD_IP", ""), env.get("DDPJOB_HOST_IP", "")
         self.agent_port = whole("DDPJOB_AGENT_PORT", 1, 29499, 65535)
@@ -106,10 +110,18 @@ class Config:
         is_apart = own and host and own not in (host, "::1") and not own.startswith("127.")
         return [own, LOOPBACK] if is_apart else [own]
 
-    def of_round(self, number: int) -> Config:
-        """The settings of a round; `self` has those of the first one."""
+    def own(self, text: str) -> str:
+        """A text of the environment or the command, with this pod's rank and the group's sizes."""
+        if "@ddpjob-" not in text:
+            return text
+        world_size = str(self.nnodes * self.nproc_per_node)
+        text = text.replace(OWN_RANK, str(self.node_rank)).replace(OWN_NNODES, str(self.nnodes))
+        return text.replace(OWN_WORLD_SIZE, world_size)
+
+    def of_round(self, number: int, size: int = 0) -> Config:
+        """The settings of a round of so many nodes; `self` has those of the first one."""
         config = copy.copy(self)
-        config.round = number
+        config.round, config.nnodes = number, size or self.nnodes
         base = self.master_port
         ports = chain(range(base, min(base + PORTS, 65535) + 1), range(base - 1, 0, -1))
         free = (port for port in ports if port != self.agent_port)

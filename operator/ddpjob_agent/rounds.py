@@ -7,7 +7,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, Callable  # noqa: UP035 - Python 3.8
 
-from ddpjob_agent.config import NO_RENDEZVOUS, SPARE_RANK, Config, say
+from ddpjob_agent.config import NO_RENDEZVOUS, Config, say
 from ddpjob_agent.failures.failures import Failure
 from ddpjob_agent.failures.verdict import (
     Verdict,
@@ -98,7 +98,7 @@ class Rounds:
             self.launcher,
             on_start=begun,
             on_end=ended,
-            is_over=lambda: self.wanted() > number or self.is_out(),
+            is_over=lambda: self.wanted() > number or self.is_out() or self.new_place() is not None,
             silence=self.silence,
         )
 
@@ -107,7 +107,7 @@ class Rounds:
         config, wake_up = self.first, self.launcher.wake_up
         if not self.token:
             return
-        if config.node_rank == 0 or config.is_spare:  # which may become it
+        if config.node_rank == 0 or config.is_spare or config.is_elastic:  # which may become it
             self.group = Group(config.nnodes, wake_up, waits=config.joins_others)
         if config.in_place:
             is_head = config.node_rank == 0
@@ -117,10 +117,15 @@ class Rounds:
     def make_beats(self, master: str) -> None:
         """Listen for the other nodes, or to rank 0's at this address. A spare is no node."""
         config, old, on_lost = self.first, self.beats, self.launcher.kill_now
+        if config.is_elastic and config.node_rank == 0 and self.group is not None:
+            from ddpjob_agent.saves import watch
+
+            watch(config.checkpoint_dir, self.group.note_save)
         if config.node_timeout and not config.is_spare:
             from ddpjob_agent.nodes.heartbeat import HeadHeartbeats, MemberHeartbeats
 
-            if self.group is not None:
+            if config.node_rank == 0:
+                assert self.group is not None
                 self.beats = HeadHeartbeats(config, self.token, self.group, on_lost)
             else:
                 self.beats = MemberHeartbeats(config, self.token, master, on_lost)
@@ -199,9 +204,14 @@ class Rounds:
             self.begin(self.begun())
 
     def place(self) -> tuple[int, int] | None:
-        """The rank that this spare has got, and its first round; None while it has none."""
+        """The rank that this pod has got, and its first round with it; None if it has got none."""
         own = self.group.place_of(print_of(self.first.pod_uid)) if self.group is not None else None
         return own or (self.link.place if isinstance(self.link, Link) else None)
+
+    def new_place(self) -> tuple[int, int] | None:
+        """The same where it is not taken yet."""
+        found = self.place()
+        return None if found is None or found[0] == self.first.node_rank else found
 
     def wait_for_place(self) -> Verdict | None:
         """Wait, as a spare, for a rank; the end where the group, or this pod, ends before."""
@@ -224,19 +234,12 @@ class Rounds:
 
     def take_place(self, rank: int, since: int) -> None:
         """Be the pod of a node rank from now on, as if it had been made for it."""
-        config, text = self.first, str(rank)
+        config = self.first
         say(f"this pod gets node rank {rank}")
-        config.node_rank, config.round = rank, since
+        config.node_rank, config.round, config.is_spare = rank, since, False
         self.round.page = self.round.progress.page("waiting")
-        config.is_spare = False
-        for name, value in os.environ.items():
-            if SPARE_RANK in value:
-                os.environ[name] = value.replace(SPARE_RANK, text)
-        self.arguments = [word.replace(SPARE_RANK, text) for word in self.arguments]
         self.setup.tell_ranks_apart(config)
-        if rank > 0:
-            self.group = None
-        elif isinstance(self.link, Link):
+        if rank == 0 and isinstance(self.link, Link):
             self.link.is_over = True
             self.link, config.master_addr = self.group, config.pod_ip
         self.make_beats(config.master_addr)
@@ -264,7 +267,10 @@ class Rounds:
     def leave(self, verdict: Verdict | None) -> Verdict | None:
         """Leave a round that has ended so; None where another one may begin, else the end."""
         if verdict is None:
-            self.launcher.stop(STOP_SECONDS)
+            grows = self.link is not None and self.link.order.size > self.round.config.nnodes
+            self.launcher.stop(
+                max(STOP_SECONDS, self.first.grace_seconds) if grows else STOP_SECONDS
+            )
         elif not self.may_repeat(verdict):
             return verdict
         else:
@@ -300,15 +306,18 @@ class Rounds:
     def is_asked_on(self) -> bool:
         """Whether another round is asked for, while this pod waits with its failure."""
         link, number = self.link, self.round.config.round
-        return self.wait(lambda: self.wanted() > number, lambda: link is None or link.order.ends)
+        return self.wait(
+            lambda: self.wanted() > number or self.new_place() is not None,
+            lambda: link is None or link.order.ends,
+        )
 
     def wait_for_others(self, verdict: Verdict | None, *, is_new: bool = False) -> Verdict | None:
         """Be clean for the round that is wanted until it may begin; the end if it never does."""
         assert self.link is not None
-        link, number, told = self.link, max(self.wanted(), self.first.round), (0, False)
+        number, told = max(self.wanted(), self.first.round), (0, False)
         tidy(self.first.run_dir)
         self.launcher.on_stop = lambda: None
-        if self.first.code_dir and number > self.first.round:
+        if self.first.code_dir and not is_new:
             from ddpjob_agent.code import lay_down  # few jobs need it
 
             problem = lay_down(self.first, self.news.append)
@@ -318,6 +327,11 @@ class Rounds:
 
         def has_begun() -> bool:
             nonlocal number, told
+            if (place := self.new_place()) is not None:
+                self.take_place(*place)
+                told = 0, False
+            link = self.link
+            assert link is not None
             number = max(number, self.wanted())  # perhaps another pod has been lost meanwhile
             if told != (number, self.wanted() == number):  # before the order it is not taken in
                 told = number, self.wanted() == number
@@ -338,9 +352,7 @@ class Rounds:
             return silent(words)
         if self.is_out():
             return unready("another pod is there in the place of this one")
-        return unready(
-            f"not all of {self.first.nnodes} nodes were ready for round {number} in time"
-        )
+        return unready(f"not all nodes were ready for round {number} in time")
 
     def wait(self, holds: Callable[[], bool], is_vain: Callable[[], bool]) -> bool:
         """Wait until something holds.
@@ -348,14 +360,14 @@ class Rounds:
         False where it does not in time, or SIGTERM comes. There is more time while rank 0's agent
         waits for another pod, or its own pod is lost.
         """
-        link, begin = self.link, time.monotonic()
+        begin = time.monotonic()
         now, until = begin, begin + WAIT_SECONDS
         while self.launcher.terminated_at is None and not self.ends_it():
             if holds():
                 return True
             if is_vain() or now > until:
                 return False
-            now = time.monotonic()
+            now, link = time.monotonic(), self.link
             if link is not None and (link.order.waits or not link.is_heard()):
                 if not link.was_heard:
                     return False
@@ -366,7 +378,8 @@ class Rounds:
 
     def begin(self, number: int) -> None:
         """Begin a round."""
-        config = self.first.of_round(number)
+        size = self.link.order.size if self.link is not None else 0
+        config = self.first.of_round(number, size)
         write_termination(self.first.termination_log, b"")
         self.drain()
         with contextlib.suppress(OSError):

@@ -16,6 +16,7 @@ from typing import Any, Callable, Mapping  # noqa: UP035 - Python 3.8
 from ddpjob_agent.config import Config, say
 from ddpjob_agent.environment import CALLBACK_PATH
 from ddpjob_agent.nodes.group import DEAD, OTHER_POD, Group, read_node, read_order, read_pods
+from ddpjob_agent.nodes.link import AGAIN_SECONDS
 from ddpjob_agent.progress import PROGRESS_BYTES, metrics_text
 from ddpjob_agent.records import compact, load
 
@@ -119,12 +120,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
             known, _ = read_order(content.get("known"))
         except ValueError:
             return self.send_error(400)
-        if node is not None and not group.is_member(rank, pod):
-            return self.send_error(OTHER_POD)
-        if node is not None:
+        if node is not None and group.is_member(rank, pod):
             group.tell(rank, node, pod)
+        elif node is not None and group.place_of(pod) is None:
+            return self.send_error(OTHER_POD)
         pause = group.hold_node(known, spare=pod if is_spare else "")
-        place = {"place": group.place_of(pod)} if is_spare else {}
+        found = group.place_of(pod)
+        if found is not None and found[0] != rank:  # it may need a moment to leave its round
+            pause = max(pause, AGAIN_SECONDS)
+        place = {} if found is None else {"place": found}
         self.answer(JSON, compact({**vars(group.order), "again": pause, **place}))
 
     def content(self, limit: int) -> dict[str, Any] | None:
@@ -219,10 +223,11 @@ def serve(config: Config, pages: Pages) -> None:
 def hold_operator(group: Group, query: str) -> dict[str, Any]:
     """Take the operator's order, and answer once there is more to tell than it knows.
 
-    `round=R&after=S&hold=T&ends=0|1&heard=C&pods=P&since=F`: the job's round, the serial of the
-    last answer, the seconds to wait for another one, whether nodes whose ranks have failed are to
-    end their pods, the last answer's timestamp, which pods have replaced others, and the first
-    round of the latest of these. An order that was lost is given again with the next request.
+    `round=R&after=S&hold=T&ends=0|1&heard=C&pods=P&since=F&size=N`: the job's round, the serial of
+    the last answer, the seconds to wait for another one, whether nodes whose ranks have failed are
+    to end their pods, the last answer's timestamp, which pods have replaced others, the first round
+    of the latest of these, and the round's number of nodes. An order that was lost is given again
+    with the next request.
     """
     words = dict(pair.partition("=")[::2] for pair in query.split("&"))
     number, after, hold, ends = (
@@ -230,8 +235,8 @@ def hold_operator(group: Group, query: str) -> dict[str, Any]:
     )
     group.hear(seconds(words.get("heard", "")))
     if number is not None:
-        since = whole(words.get("since", "")) or 0
-        group.want(number, bool(ends), read_pods(words.get("pods", "")), since)
+        since, size = (whole(words.get(name, "")) or 0 for name in ("since", "size"))
+        group.want(number, bool(ends), read_pods(words.get("pods", "")), since, size)
     group.hold_operator(after, hold or 0)
     return group.page()
 

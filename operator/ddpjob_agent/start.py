@@ -54,6 +54,7 @@ def start(launcher: Launcher, config: Config, mode: str, arguments: list[str], s
     """Start the launcher of `config.round`; the name by which it asks for node rank 0."""
     variables, resolv_conf = of_round(config, os.environ), read_text("/etc/resolv.conf")
     env = launcher_env(config, variables, resolv_conf, setup.hooks)
+    arguments = [config.own(word) for word in arguments]
     command, server, brings_server = arguments, None, False
     if mode == "torchrun":
         env["DDPJOB_LAUNCHER"] = "1"  # tells the hooks to leave this one alone
@@ -92,7 +93,9 @@ def of_round(config: Config, env: Mapping[str, str]) -> dict[str, str]:
 
     A worker of an earlier round that is still there would otherwise reach the next one's store.
     """
-    result = {**env, "DDPJOB_ROUND": str(config.round)}
+    result = {name: config.own(value) for name, value in env.items()}
+    result |= {"DDPJOB_NODE_RANK": str(config.node_rank), "DDPJOB_NNODES": str(config.nnodes)}
+    result["DDPJOB_ROUND"] = str(config.round)
     result["DDPJOB_RESTARTS"] = str(config.restarts + config.round)
     if config.round:
         result["MASTER_PORT"] = str(config.master_port)

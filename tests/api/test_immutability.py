@@ -37,6 +37,7 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "masterPort": (29600, 29700),
     "spares": (1, 2),
     "sparePriorityClassName": ("a", "b"),
+    "elastic": ({"minNodes": 1}, {"minNodes": 2}),
     "env": ([{"name": "SEED", "value": "1"}], [{"name": "SEED", "value": "2"}]),
     "envFrom": ([{"configMapRef": {"name": "a"}}], [{"secretRef": {"name": "a"}}]),
     "resources": ({"limits": {"cpu": 1}}, {"limits": {"cpu": 2}}),

@@ -65,6 +65,34 @@ async def test_a_spare_gets_the_rank_of_a_deleted_pod(
     assert status["progress"]["round"] == 1
 
 
+@pytest.mark.parametrize("rank", [0, 1, 2])
+async def test_a_smaller_group_goes_on_and_gets_larger_again(
+    jobs: Jobs, tmp_path: Path, rank: int
+) -> None:
+    elastic = {"minNodes": 2, "replaceSeconds": 0, "growSeconds": 2}
+    await begin(jobs, tmp_path, nnodes=3, elastic=elastic)
+    before = await uids(jobs)
+    await delete(jobs, names.pod_name("digits", 0, rank))
+    await trains(jobs, tmp_path, 0, 1)
+    await trains(jobs, tmp_path, 0, 2, nnodes=3)
+    status = await is_in(jobs, 0, 2)
+    reasons = [past["reason"] for past in status["history"]]
+    assert reasons == ["PodDeleted", "GroupResized"]
+    stay = {names.pod_name("digits", 0, other) for other in {0, 1, 2} - {rank}}
+    after = await uids(jobs)
+    assert after.keys() == stay | {"digits-0-s1"}
+    assert {after[name] for name in stay} == {before[name] for name in stay}
+    told = {path.name: path.read_text().split()[2:] for path in tmp_path.glob("[0-9]-*-*")}
+    sizes = {0: "3", 1: "2", 2: "3"}
+    assert told == {
+        f"0-{number}-{its}": [size, size]
+        for number, size in sizes.items()
+        for its in range(int(size))
+    }
+    status = await end_well(jobs, tmp_path)
+    assert (status["attempt"], status["budget"]["charged"], status["worldSize"]) == (0, 0, 3)
+
+
 @pytest.mark.deep
 @pytest.mark.gate
 async def test_the_operator_dies_while_a_pod_is_replaced(

@@ -31,7 +31,8 @@ TRAIN = """
         path = os.path.join(sys.argv[1], f"{place}-{rank}")
         if not os.path.exists(path):
             with open(path + ".tmp", "w") as file:
-                file.write(f"{os.getpid()} {os.environ['TORCHELASTIC_RESTART_COUNT']}")
+                told = [os.environ[name] for name in ("TORCHELASTIC_RESTART_COUNT", "WORLD_SIZE")]
+                file.write(" ".join([str(os.getpid()), *told, os.environ["DDPJOB_WORLD_SIZE"]]))
             os.rename(path + ".tmp", path)
         time.sleep(0.02)
         is_over[0] = os.path.exists(end)
@@ -45,17 +46,17 @@ IN_PLACE: dict[str, Any] = {
 KILLS = int(os.environ.get("DDPJOB_OPERATOR_KILLS", "6"))
 
 
-async def begin(jobs: Jobs, folder: Path, **spec: Any) -> None:
-    """A job of two pods that trains."""
+async def begin(jobs: Jobs, folder: Path, nnodes: int = 2, **spec: Any) -> None:
+    """A job that trains."""
     args = [script(folder, TRAIN), str(folder)]
-    await jobs.create(args=args, nnodes=2, failurePolicy=IN_PLACE, **spec)
-    await trains(jobs, folder, 0, 0)
+    await jobs.create(args=args, nnodes=nnodes, failurePolicy=IN_PLACE, **spec)
+    await trains(jobs, folder, 0, 0, nnodes)
     await jobs.in_state("Running")
 
 
-async def trains(jobs: Jobs, folder: Path, attempt: int, number: int) -> list[int]:
+async def trains(jobs: Jobs, folder: Path, attempt: int, number: int, nnodes: int = 2) -> list[int]:
     """Wait until all ranks make steps in this round; their pids."""
-    files = [folder / f"{attempt}-{number}-{rank}" for rank in range(2)]
+    files = [folder / f"{attempt}-{number}-{rank}" for rank in range(nnodes)]
     await jobs.until(lambda job: all(file.exists() for file in files))
     return [int(file.read_text().split()[0]) for file in files]
 

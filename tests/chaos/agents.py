@@ -133,7 +133,7 @@ class PlayedGroup:
         self._timeout = float(env.get("DDPJOB_NODE_TIMEOUT") or 0)
         self._head = names.pod_name(_labels(pod)[names.JOB_LABEL], self.attempt, 0)
         self.news = asyncio.Event()
-        self._make_group(int(env["PET_NNODES"]))
+        self._make_group(int(env["DDPJOB_NNODES"]))
 
     def _make_group(self, nnodes: int) -> None:
         """Rank 0's agent begins, and nobody is in touch with it."""
@@ -186,6 +186,24 @@ class PlayedGroup:
             if place and (self._network is None or not self._network.is_stopped(pod.node)):
                 self._get(pod, *place)
 
+    def _resize(self) -> None:
+        """Let pods of ranks that the group has no more get others, or end."""
+        size = self.group.nnodes
+        self.members = {rank: each for rank, each in self.members.items() if rank < size}
+        former = [pod for pod in self.pods.values() if pod.rank >= size]
+        for pod in former:
+            del self.pods[pod.rank]
+            if pod.state == "over":
+                continue
+            place = self.group.place_of(pod.print)
+            self._note(self._deed("ends", pod.rank, pod.round, pod.since))  # with this rank
+            if place is None:
+                self.former.append(pod)
+                self._over(pod.rank, pod)
+                continue
+            pod.rank, pod.since = place
+            self._enter(pod)
+
     def _get(self, spare: _Pod, rank: int, since: int) -> None:
         self.spares.remove(spare)
         spare.rank, spare.since = rank, since
@@ -225,10 +243,18 @@ class PlayedGroup:
         uid, every = body["metadata"]["uid"], [*self.pods.values(), *self.spares]
         return next((pod for pod in every if pod.body["metadata"]["uid"] == uid), None)
 
-    def lead(self, spare: _Pod, pods: Mapping[int, str], since: int) -> None:
-        """Have a spare be rank 0's pod, if the operator's order to it says so."""
-        if pods.get(0) == spare.print:
-            self._get(spare, 0, since)
+    def lead(self, spare: _Pod, pods: Mapping[int, str], since: int, size: int) -> None:
+        """Have another pod be rank 0's, if the operator's order to it says so."""
+        if pods.get(0) != spare.print:
+            return
+        self.group.nnodes = size or self.group.nnodes
+        if spare in self.spares:
+            self.spares.remove(spare)
+        else:
+            del self.pods[spare.rank]
+            self._note(self._deed("ends", spare.rank, spare.round, spare.since))
+        spare.rank, spare.since = 0, since
+        self._enter(spare)
 
     def lose(self, body: Body) -> None:
         """Take in that a pod is deleted, or has ended."""
@@ -270,14 +296,17 @@ class PlayedGroup:
         at = asyncio.get_running_loop().time()
         return Deed(what, self.uid, self.attempt, number, rank, at, since)
 
-    def order(self, number: int, ends: bool, pods: Mapping[int, str], since: int) -> bool:
+    def order(
+        self, number: int, ends: bool, pods: Mapping[int, str], since: int, size: int
+    ) -> bool:
         """Take the operator's order; whether it has arrived."""
         if self._play.unheard and self.attempt == 0 and number > 0:
             for rank, pod in self.pods.items():
                 if pod.state == FAILED:
                     self._over(rank, pod)
             return False
-        self.group.want(number, ends, pods, since)
+        self.group.want(number, ends, pods, since, size)
+        self._resize()
         self._promote()
         for pod in self.pods.values():  # they ask again, with what they are
             self._say(pod)
@@ -648,9 +677,10 @@ class Agents:
                 return None  # nobody is there yet
             group.follow(node)
             return {}
-        if path == "/group" and node.rank < 0 and token == _token(pod):
+        if path == "/group" and node.rank != 0 and token == _token(pod):
             pods = read_pods(words.get("pods", ""))
-            group.lead(node, pods, whole(words.get("since", "")) or 0)
+            since, size = (whole(words.get(name, "")) or 0 for name in ("since", "size"))
+            group.lead(node, pods, since, size)
         if node.rank != 0:
             return None
         page = await self._answer_group(pod, group, words, token)
@@ -666,16 +696,17 @@ class Agents:
         if number is None or hold is None or token != _token(pod):
             return None
         group.group.hear(seconds(words.get("heard", "")))
-        pods, since = read_pods(words.get("pods", "")), whole(words.get("since", "")) or 0
+        pods = read_pods(words.get("pods", ""))
+        since, size = (whole(words.get(name, "")) or 0 for name in ("since", "size"))
         page, order = group.page(), group.group.order
         if ends and (order.round, order.ends) == (number, False):
             group.deed("dismissed", 0, number)
         if number <= order.round:
-            group.order(number, bool(ends), pods, since)
+            group.order(number, bool(ends), pods, since, size)
             return await group.answer(after, hold)
         group.deed("ordered", 0, number)
         # Where the order arrives, this answer was on its way already.
-        return page if group.order(number, bool(ends), pods, since) else None
+        return page if group.order(number, bool(ends), pods, since, size) else None
 
 
 _UID = names.JOB_UID_LABEL

@@ -13,7 +13,15 @@ from typing import Any
 
 from ddpjob import names
 from ddpjob.json_depth import Body
-from tests.chaos.rounds import SLACK_SECONDS, Deed, Rounds, placed, since_of, waiting_spares
+from tests.chaos.rounds import (
+    SLACK_SECONDS,
+    Deed,
+    Rounds,
+    placed,
+    since_of,
+    size_of,
+    waiting_spares,
+)
 from tests.chaos.silences import NODE_DEEDS, Silences
 
 FINISHED = ("Succeeded", "Failed")
@@ -123,7 +131,8 @@ class Auditor:
             if job is None:
                 continue
             status = job.get("status") or {}
-            whole = len(results) == job["spec"]["nnodes"] and set(results.values()) == {"Succeeded"}
+            size = size_of(status, job["spec"]["nnodes"])
+            whole = len(results) == size and set(results.values()) == {"Succeeded"}
             if whole and status.get("state") != "Succeeded":
                 self._breach("I5", f"attempt {attempt} succeeded, the job is {status.get('state')}")
         return self.breaches

@@ -110,7 +110,7 @@ class Rounds:
     def write(self, uid: str, nnodes: int, old: Body, new: Body, *, silent: bool) -> None:
         """Take in a status write; `silent`: a node of the attempt may count as silent."""
         was, now = place_of(old), place_of(new)
-        group = (uid, was[0])
+        group, size = (uid, was[0]), size_of(new, nnodes)
         if now < was:
             self._breach("R1", f"from {was} back to {now}")
         if now[1] != 0 and now not in (was, (was[0], was[1] + 1)):
@@ -118,10 +118,11 @@ class Rounds:
         has_failed = self._failed.get(group, -1) >= was[1]
         if replaces(new) == now[1] > 0:
             has_failed |= silent or self._caused.get(group, -1) >= was[1]
-        if now[0] == was[0] and now[1] > was[1] and not has_failed:
+        resized = size != size_of(old, nnodes)
+        if now[0] == was[0] and now[1] > was[1] and not (has_failed or resized):
             self._breach("R5", f"{now} begins, but no rank has failed in {was}")
         runs = new.get("state") == "Running" and (old.get("state") != "Running" or now != was)
-        if runs and now[1] > 0 and len(self._begun[(uid, now[0]), now[1]]) < nnodes:
+        if runs and now[1] > 0 and len(self._begun[(uid, now[0]), now[1]]) < size:
             self._breach("I4", f"Running, but not all ranks have begun {now}")
         if charged_of(new) > charged_of(old):
             if (group, was[1]) in self._charged:
@@ -182,7 +183,16 @@ def placed(pod: Body, status: Body) -> tuple[int, int, int]:
         for spare in table.get("spares") or []:
             if (table["attempt"], spare["number"]) == (attempt, -number) and "rank" in spare:
                 return attempt, spare["rank"], spare["round"]
+        for moved in table.get("moved") or []:
+            if (table["attempt"], moved["of"], moved["round"]) == place:
+                return attempt, moved["rank"], since_of(status)[moved["rank"]]
     return attempt, number, since
+
+
+def size_of(status: Body, nnodes: int) -> int:
+    """How many nodes the group has that is to have `nnodes`."""
+    tables = [t for t in status.get("pods") or [] if t.get("attempt") == place_of(status)[0]]
+    return next((table["size"] for table in tables if table.get("size")), nnodes)
 
 
 def waiting_spares(status: Body, *, seen: bool) -> set[int]:

@@ -279,6 +279,10 @@ def fails_alone(attempt: int, number: int, rank: int) -> int | None:
     return 0 if attempt or number else 1 if rank == 1 else None
 
 
+# A group goes on without those that are lost, and takes none in.
+AT_ONCE = {"minNodes": 2, "replaceSeconds": 0}
+
+
 def _in_place(**policy: Any) -> dict[str, Any]:
     """A spec with two nodes that start again in their pods."""
     return {"nnodes": 2, "failurePolicy": {"restartStrategy": "InPlace", **policy}}
@@ -403,6 +407,29 @@ WORKLOADS = (
         )
         for rank in (0, 1)
     ),
+    *(
+        Workload(
+            f"shrinks-by-rank-{rank}",
+            runs,
+            "Succeeded",
+            _in_place(backoffSeconds=NO_PAUSE) | {"nnodes": 4, "elastic": AT_ONCE},
+            acts=partial(lose_a_pod, rank=rank),
+            anew=True,  # as above
+            play=Play(lambda attempt, number, _: 0 if attempt or number else None),
+        )
+        for rank in (0, 1, 3)
+    ),
+    Workload(
+        "grows-again",
+        runs,
+        "Succeeded",
+        _in_place(backoffSeconds=NO_PAUSE)
+        | {"nnodes": 3, "elastic": {"minNodes": 2, "replaceSeconds": 0, "growSeconds": 1}},
+        acts=lose_a_pod,
+        anew=True,  # as above
+        loose=("pod", "spares"),
+        play=Play(lambda attempt, number, _: 0 if attempt or number > 1 else None),
+    ),
     Workload(
         "is-not-asked-on",
         runs,
@@ -413,9 +440,11 @@ WORKLOADS = (
 )
 
 
-def _silence(name: str, *troubles: Trouble, nnodes: int = 2, spares: int = 0) -> Workload:
+def _silence(
+    name: str, *troubles: Trouble, nnodes: int = 2, spares: int = 0, **more: Any
+) -> Workload:
     """A job whose nodes have these troubles in its first attempt; the next one ends well."""
-    spec = _in_place(backoffSeconds=NO_PAUSE) | {"nnodes": nnodes, "spares": spares}
+    spec = _in_place(backoffSeconds=NO_PAUSE) | {"nnodes": nnodes, "spares": spares, **more}
     play = Play(lambda attempt, number, _: 0 if attempt or number else None, troubles=troubles)
     first = nnodes + 7  # Running
     if not spares:
@@ -491,6 +520,8 @@ SILENCES = (
     ),
     _silence("has-a-spare", Trouble((1,), dies=True), spares=1),
     _silence("has-a-spare-for-rank-0", Trouble((0,), dies=True), spares=1),
+    _silence("goes-on-without-a-node", Trouble((1,), dies=True), nnodes=3, elastic=AT_ONCE),
+    _silence("goes-on-without-rank-0", Trouble((0,), dies=True), nnodes=3, elastic=AT_ONCE),
     _silence("has-a-node-cut-off", Trouble((1,))),
     _silence("has-rank-0s-node-cut-off", Trouble((0,))),
     _silence("has-a-node-stopped", Trouble((1,), stops=True)),

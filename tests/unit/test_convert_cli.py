@@ -37,14 +37,14 @@ def read(output: str, folder: Path) -> list[Any]:
 
 def test_a_job_is_printed_and_its_notes_are_on_standard_error(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
-    file.write_text(text(pytorch_job(elasticPolicy={"minReplicas": 1})))
+    file.write_text(text(pytorch_job(elasticPolicy={"maxReplicas": 1})))
     ended = convert(file)
     assert ended.exit_code == 0
     (job,) = read(ended.stdout, tmp_path)
     assert job["kind"] == "DDPJob" and api.validate(job) == []
     lines = ended.stderr.splitlines()
     assert all(line.startswith(f"{file}: PyTorchJob digits: spec.") for line in lines)
-    assert f"{file}: PyTorchJob digits: spec.elasticPolicy.minReplicas: not carried over: 1: " in (
+    assert f"{file}: PyTorchJob digits: spec.elasticPolicy.maxReplicas: not carried over: 1: " in (
         ended.stderr
     )
 

@@ -116,8 +116,13 @@ BECOMES: list[tuple[Body, Body, str]] = [
     (pytorch_job(elasticPolicy={"nProcPerNode": 4}), {"nprocPerNode": 4}, ""),
     (
         pytorch_job(elasticPolicy={"minReplicas": 1, "standalone": True}),
+        {"elastic": {"minNodes": 1}},
+        "elasticPolicy.minReplicas: changed: 1: is elastic.minNodes, the group waits",
+    ),
+    (
+        pytorch_job(elasticPolicy={"maxReplicas": 9}),
         {},
-        "elasticPolicy.minReplicas: not carried over: 1: a DDPJob is not elastic",
+        "elasticPolicy.maxReplicas: not carried over: 9: nnodes is the largest size",
     ),
     (pytorch_job(runPolicy={"suspend": False}, nprocPerNode=None), {}, ""),
 ]

@@ -178,7 +178,7 @@ BECOMES: list[tuple[Any, Any, Any]] = [
     (own(), VOLCANO, {"scheduling": {"queue": "q"}, **NOTED_POD}),
     (own(), limited(), restarts(1)),
     (own(), limited({"failurePolicy": {"maxRestarts": 2}}), restarts(2)),
-    (own(), limited(torch=ELASTIC), restarts(3)),
+    (own(), limited(torch=ELASTIC), {**restarts(3), "elastic": {"minNodes": 2}}),
     (own(trainer={"command": ["torchrun", "--max-restarts=4", "train.py"]}), OWN, restarts(4)),
 ]
 
@@ -195,7 +195,7 @@ NOTED: list[tuple[Any, Any, str]] = [
     (own(managedBy="x"), OWN, "managedBy: not carried over: 'x': it does not know DDPJobs"),
     (own(), limited({"failurePolicy": {"rules": [{}]}}), "failurePolicy.rules: not carried over"),
     (own(), limited({"successPolicy": {}}), "successPolicy: not carried over: {}: the JobSet's"),
-    (own(), limited(torch=ELASTIC), "elasticPolicy.minNodes: not carried over: 2: a DDPJob is not"),
+    (own(), limited(torch=ELASTIC), "elasticPolicy.minNodes: changed: 2: is elastic.minNodes, the"),
     (own(), limited(torch=ELASTIC), "envInjection: not carried over"),
 ]
 

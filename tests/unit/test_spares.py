@@ -193,7 +193,7 @@ def test_a_spare_has_no_rank_in_its_environment_and_keeps_off_the_others_nodes()
     assert body["metadata"]["labels"][names.RANK_LABEL] == "s1"
     env = {each["name"]: each.get("value") for each in trainer(body)["env"]}
     ranks = ("RANK", "PET_NODE_RANK", "DDPJOB_NODE_RANK")
-    assert {env[name] for name in ranks} == {names.SPARE_RANK}
+    assert {env[name] for name in ranks} == {names.OWN_RANK}
     (wish,) = body["spec"]["affinity"]["podAntiAffinity"][
         "preferredDuringSchedulingIgnoredDuringExecution"
     ]
@@ -203,7 +203,7 @@ def test_a_spare_has_no_rank_in_its_environment_and_keeps_off_the_others_nodes()
         del own["spec"]["hostname"], own["metadata"]["name"], own["metadata"]["labels"]
         own["spec"].pop("affinity", None)
         own["spec"].pop("priorityClassName", None)
-    assert json.dumps(body).replace(names.SPARE_RANK, "1") == json.dumps(other)
+    assert json.dumps(body).replace(names.OWN_RANK, "1") == json.dumps(other)
 
 
 def test_its_priority_class_must_be_allowed() -> None:

@@ -12,6 +12,7 @@ from ddpjob.api.job import validate as validate
 from ddpjob.api.job import with_defaults as with_defaults
 from ddpjob.api.ownpods import MAX_REPLACEMENTS as MAX_REPLACEMENTS
 from ddpjob.api.ownpods import MAX_SPARES as MAX_SPARES
+from ddpjob.api.ownpods import Moved as Moved
 from ddpjob.api.ownpods import OwnPods as OwnPods
 from ddpjob.api.ownpods import Replacements as Replacements
 from ddpjob.api.ownpods import Spare as Spare

@@ -106,10 +106,8 @@ def _immutable(name: str) -> Schema:
     there it can read `status`, and because a rule on the field itself does not run when the field
     is added or removed.
     """
-    free = (
-        "!has(oldSelf.status) || !has(oldSelf.status.state) || "
-        "oldSelf.status.state in ['Pending', 'Queued', 'Suspended']"
-    )
+    state = "oldSelf.?status.?state.orValue('Pending')"
+    free = f"{state} in ['Pending', 'Queued', 'Suspended']"
     same = _same(f"spec.{name}")
     if name == "master":  # its template is open, and the API server cannot compare open subtrees
         parts = " && ".join(_same(f"spec.master.{part}") for part in ("image", "resources"))
@@ -118,8 +116,7 @@ def _immutable(name: str) -> Schema:
     return {
         "rule": f"{free} || ({same})",
         "message": "cannot change once the job has started; suspend it first, "
-        "and change it when status.state is Suspended (one that has finished: delete it, and "
-        "create it again)",
+        "until it is Suspended (or delete it and create it again)",
         "fieldPath": f".spec.{name}",
     }
 

@@ -1,5 +1,6 @@
 """The model of `status.pods`: which pods of an attempt are the operator's own."""
 
+from collections.abc import Iterable
 from typing import Annotated
 
 from pydantic import Field
@@ -12,15 +13,18 @@ from ddpjob.ranks import MAX_NNODES, RANKS, parse_ranks
 MAX_REPLACEMENTS = 64
 # Spares of an attempt, those included that have got a rank.
 MAX_SPARES = 64
+# Pods that have taken the places of others. Rank 0's agent gets their names in the head of a
+# request, which has 8 KiB.
+MAX_REPLACED = 500
 
 NodeRank = Annotated[int, Field(ge=0, le=MAX_NNODES - 1)]
 
 
 class Replacements(Model):
-    """An entry has the pods that have taken the places of others in one round."""
+    """An entry has the pods that have replaced others in one round."""
 
     round: AttemptNumber
-    """`round` is the first round of these pods. It is part of their names."""
+    """`round` is their first round, which is part of their names."""
     ranks: Annotated[str, Field(max_length=20000, pattern=RANKS)]
     """`ranks` are their node ranks, such as `3,7`."""
 
@@ -38,6 +42,17 @@ class Spare(Model):
     """`round` is its first round with that rank."""
 
 
+class Moved(Model):
+    """An entry is a pod that has another node rank than in its name."""
+
+    rank: NodeRank
+    """`rank` is its node rank."""
+    of: NodeRank
+    """`of` is the node rank in its name."""
+    round: AttemptNumber = 0
+    """`round` is the round in its name."""
+
+
 class OwnPods(Model):
     """An entry proves which pods of an attempt the operator itself has created."""
 
@@ -47,16 +62,19 @@ class OwnPods(Model):
         list[Annotated[str, Field(max_length=22, pattern="^[A-Za-z0-9_-]{22}$")]],
         Field(max_length=4),
     ] = []
-    """`roots` are roots of hash trees. A pod proves by an annotation that it belongs to one of
-    them."""
+    """`roots` are roots of hash trees. A pod's annotation leads to one of them."""
     uids: Annotated[
         str, Field(max_length=6 * MAX_NNODES, pattern=r"^([A-Za-z0-9_-]{6}|[.]{6})*$")
     ] = ""
     """`uids` holds six characters of the hash of each pod's uid, in the order of node ranks."""
     replacements: Annotated[list[Replacements], Field(max_length=MAX_REPLACEMENTS)] = []
-    """`replacements` has the pods that have replaced others in this attempt, the latest last."""
+    """`replacements` has the pods that have replaced others, the latest last."""
     spares: Annotated[list[Spare], Field(max_length=MAX_SPARES)] = []
-    """`spares` has the attempt's spares, by their numbers."""
+    """`spares` has the spares, by their numbers."""
+    moved: Annotated[list[Moved], Field(max_length=MAX_REPLACED)] = []
+    """`moved` has the pods with another node rank than in their names."""
+    size: Annotated[int, Field(ge=1, le=MAX_NNODES)] | None = None
+    """`size` is the number of nodes, if it is less than `nnodes`."""
 
     @property
     def since(self) -> dict[int, int]:
@@ -67,12 +85,20 @@ class OwnPods(Model):
     def place(self, rank: int, since: int) -> tuple[int, int, int]:
         """Return (attempt, rank, since) as the name of the pod of a node rank has them.
 
-        `since` is the pod's first round. It may be a spare's name.
+        `since` is the pod's first round. It may be the name of a spare, or of another rank's pod.
         """
         for spare in self.spares if since else ():
             if (spare.rank, spare.round) == (rank, since):
                 return self.attempt, -spare.number, 0
+        for moved in self.moved:
+            if moved.rank == rank and self.since.get(rank) == since:
+                return self.attempt, moved.of, moved.round
         return self.attempt, rank, since
+
+    def has_room(self, ranks: Iterable[int]) -> bool:
+        """Return whether pods of these ranks may take the places of others."""
+        all_ranks = {*ranks, *self.since}
+        return len(self.replacements) < MAX_REPLACEMENTS and len(all_ranks) <= MAX_REPLACED
 
     @property
     def latest(self) -> int:

@@ -288,6 +288,21 @@ class Scheduling(Model):
     )
 
 
+class Elastic(Model):
+    """`elastic` says how small the group may get."""
+
+    min_nodes: Annotated[int, Field(ge=1, le=MAX_NNODES)]
+    """`minNodes` is the smallest number of nodes."""
+    step: Annotated[int, Field(ge=1, le=MAX_NNODES)] = 1
+    """`step` is the difference between two sizes. The largest one is `nnodes`."""
+    replace_seconds: Annotated[int, Field(ge=0, le=86400)] = 30
+    """`replaceSeconds` is the time in seconds for which the group waits for missing pods. 0 waits
+    for none in the place of a lost one, and 30 s at an attempt's start."""
+    grow_seconds: Annotated[int, Field(ge=1, le=604800)] = 600
+    """`growSeconds` is the time in seconds for which a smaller group trains before it takes in pods
+    that have come. With `checkpoint` it does so after the next save."""
+
+
 class Spec(Model):
     """`spec` describes the program to train, its nodes, and what happens when a rank fails.
 
@@ -325,6 +340,9 @@ class Spec(Model):
     spare_priority_class_name: DnsSubdomain | None = None
     """`sparePriorityClassName` is the priority class of spares, with a rank too. By default it is
     that of the other pods."""
+    elastic: Elastic | None = None
+    """`elastic` lets the group train with fewer nodes while pods are missing, if the script bears
+    another world size. By default it waits for all."""
     nproc_per_node: NprocPerNode = "auto"
     """`nprocPerNode` is the number of processes in each pod. `auto` is the number of GPUs in
     `resources.limits`, or 1 without GPUs. `gpu` is the same, and needs GPUs. `cpu` is the number of
@@ -490,6 +508,18 @@ class Spec(Model):
             "spares",
         ),
         Rule(
+            f"{_AGENT_CEL} || !has(self.elastic)",
+            lambda self: self.has_agent or self.elastic is None,
+            "needs the agent, which launcher none without command does not start",
+            "elastic",
+        ),
+        Rule(
+            "!has(self.elastic) || self.elastic.minNodes <= self.nnodes",
+            lambda self: self.elastic is None or self.elastic.min_nodes <= self.nnodes,
+            "must be at most nnodes",
+            "elastic.minNodes",
+        ),
+        Rule(
             "self.nodeTimeoutSeconds == 0 || self.nodeTimeoutSeconds >= 5",
             lambda self: self.node_timeout_seconds == 0 or self.node_timeout_seconds >= 5,
             "must be 0 or at least 5",
@@ -552,6 +582,18 @@ class Spec(Model):
     def spare_pods(self) -> int:
         """Return the number of spares that are kept: none where a lost pod has all made anew."""
         return self.spares if self.restarts_in_place else 0
+
+    @property
+    def least_nodes(self) -> int:
+        """Return the smallest number of nodes with which the ranks may train."""
+        return self.elastic.min_nodes if self.elastic and self.restarts_in_place else self.nnodes
+
+    def largest_group(self, nodes: int) -> int:
+        """Return the largest group that may train, of so many nodes; 0 if there is none."""
+        step = self.elastic.step if self.elastic else 1
+        missing = max(0, self.nnodes - nodes)
+        size = self.nnodes + missing // -step * step
+        return size if size >= self.least_nodes else 0
 
     @property
     def has_own_rank_0(self) -> bool:

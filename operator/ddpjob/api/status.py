@@ -303,8 +303,7 @@ class Status(Model):
     curve: Annotated[list[Point], Field(max_length=MAX_POINTS)] = []
     """`curve` has the reported losses, thinned out to 64 points at most. Each point has the step,
     the loss and, if the script reports them, the samples per second. Steps grow from point to
-    point, so the points that a restart repeats are gone. A loss that is NaN or infinite is left
-    out."""
+    point."""
     admission: Admission | None = None
     result: Result | None = None
     failure: Failure | None = None
@@ -322,9 +321,8 @@ class Status(Model):
     """`avoidedNodes` are the nodes that later pods of the job must not run on, because of
     `avoidNode`."""
     silent_nodes: Annotated[list[SilentNode], Field(max_length=32), unique("name")] = []
-    """`silentNodes` are the nodes that the pods of the current attempt must not run on, because
-    nobody heard them for `nodeTimeoutSeconds`. Once Kubernetes has had the time to see for itself
-    whether a node is well, pods that find no other node are made anew and may run there."""
+    """`silentNodes` are nodes that nobody heard for `nodeTimeoutSeconds`. The attempt's pods do not
+    run on them, before Kubernetes has had the time to see for itself whether they are well."""
 
     @property
     def current_progress(self) -> Progress | None:

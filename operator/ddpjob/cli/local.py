@@ -47,6 +47,7 @@ IGNORED = (
     "master",
     "suspend",
     "spares",
+    "elastic",
 )
 # This file is locked while the job runs. A folder that has it is ddpjob's.
 LOCK = ".ddpjob-lock"
@@ -247,6 +248,7 @@ def _checked(asked: Asked) -> Body:
     meta = {field: job["metadata"][field] for field in kept if job["metadata"].get(field)}
     # All nodes are this machine. If it was asleep, they have not heard each other.
     spec = {**job["spec"], "nodeTimeoutSeconds": 0, "spares": 0}
+    spec.pop("elastic", None)
     return {**job, "metadata": meta, "spec": spec}
 
 

@@ -22,7 +22,7 @@ MAX_MESSAGE, MAX_TRACEBACK = 1024, 4096
 # Entries of `status.history`, and events, that are read.
 MAX_ENTRIES = 10
 # Ends of a round that are no failures.
-NO_FAILURES = ("Succeeded", "Suspended", "SpecChanged", "AvoidanceOver")
+NO_FAILURES = ("Succeeded", "Suspended", "SpecChanged", "AvoidanceOver", "GroupResized")
 # `failurePolicy.maxRestarts` of a job without a policy; a test compares it with the model.
 DEFAULT_RESTARTS = 3
 # Seconds after which a job that has no status has no operator.

@@ -149,14 +149,16 @@ def read_pod(body: Body, job: str, job_uid: str, container: str | None = None) -
 
 
 def with_rank(pod: Pod, job: Body) -> Pod:
-    """Return a pod with the node rank that it has got as a spare, as the job's status says."""
-    if pod.node_rank >= 0:
-        return pod
+    """Return a pod with the node rank that it has got, as the job's status says."""
     for table in (job.get("status") or {}).get("pods", ()):
+        if table["attempt"] != pod.attempt:
+            continue
         for spare in table.get("spares", ()):
-            its_own = (table["attempt"], spare["number"]) == (pod.attempt, -pod.node_rank)
-            if its_own and "rank" in spare:
+            if spare["number"] == -pod.node_rank and "rank" in spare:
                 return replace(pod, node_rank=spare["rank"], since=spare["round"])
+        for moved in table.get("moved", ()):
+            if (moved["of"], moved.get("round", 0)) == (pod.node_rank, pod.since):
+                return replace(pod, node_rank=moved["rank"])
     return pod
 
 
@@ -199,7 +201,7 @@ class LineMaker:
             rank, content = self._whose(content)
             if rank is None and (begun := _ROUND.fullmatch(content)):
                 self._round = int(begun[1])
-            if rank is None and pod.node_rank < 0 and (got := _PLACE.fullmatch(content)):
+            if rank is None and (got := _PLACE.fullmatch(content)):
                 self._pod = pod = replace(pod, node_rank=int(got[1]))
         place = pod.attempt, self._round, rank, pod.node_rank, pod.node, pod.name
         return LogLine(time, *place, content, pod.container)

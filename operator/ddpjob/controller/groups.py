@@ -75,6 +75,10 @@ class GroupPage(ProgressPage):
     """The nodes that it has not heard lately."""
     dead: Annotated[list[Print], Field(max_length=64), FailFast()] = []
     """Prints of pods that have said that none of their processes lives."""
+    saves: Number = 0
+    """How often the script has saved."""
+    saved: Annotated[float, Field(ge=0, lt=2**31)] = math.inf
+    """The seconds since it has done so last."""
 
     def round_status(self) -> RoundStatus:
         """Return what the page says of the nodes' ranks."""
@@ -91,6 +95,8 @@ class GroupPage(ProgressPage):
                 for each in self.failures
             ),
             dead=frozenset(self.dead),
+            saves=self.saves,
+            saved_at=time.monotonic() - self.saved,
         )
 
 
@@ -267,6 +273,8 @@ async def fetch_group(
         query += f"&heard={heard!r}"
     if order.pods:
         query += f"&pods={order.pods}&since={order.made[1]}"
+    if order.size:
+        query += f"&size={order.size}"
     headers = {"Authorization": f"Bearer {pod.token}"}
     within = hold + LATE_SECONDS if pod.node_timeout or not hold else REQUEST_SECONDS
     page = await http.read(pod, f"/group?{query}", GroupPage, headers, within)

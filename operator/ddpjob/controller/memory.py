@@ -196,6 +196,11 @@ class Memory:
     requeue_at: float = math.inf
     """Monotonic time at which the job is decided on again even if nothing happens."""
 
+    @property
+    def saved_seconds(self) -> float:
+        """The seconds since the script has saved, as rank 0's agent has said; infinity without."""
+        return elapsed(self.round_status.saved_at) if self.round_status else math.inf
+
     def part(self, pod: PodRecord) -> None:
         """Take in that a pod is gone; `pod` is as it was last seen."""
         has_ended = pod.deleting and pod.result is not None

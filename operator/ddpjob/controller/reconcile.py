@@ -152,6 +152,7 @@ class Reconciler:
             report=memory.report,
             round_status=memory.round_status,
             queue=queue,
+            saved_seconds=memory.saved_seconds,
             silent=memory.silent.get(made_of(job.status), frozenset()),
             spec_hash=rendered.spec_hash if rendered else "",
             key=self.children.key,

@@ -7,7 +7,8 @@ from ddpjob.convert.fields import Dropped, Refused, Same, Table
 
 GROUP_RESTARTS = "the whole group restarts, 3 times without progress: see failurePolicy.maxRestarts"
 COUNTED = "which counts restarts of the group without progress"
-_NOT_ELASTIC = Dropped("a DDPJob is not elastic: nnodes is fixed, and ddpjob sets the rendezvous")
+_MIN_NODES = Same("elastic.minNodes", "the group waits for the others for elastic.replaceSeconds")
+_OF_ELASTIC = Dropped("nnodes is the largest size, and ddpjob sets the rendezvous")
 _GANG = Dropped("a gang is all pods of the job, where the chart has gang.scheduler")
 
 _SCHEDULING = "runPolicy.schedulingPolicy"
@@ -28,7 +29,8 @@ PYTORCH_JOB: Table = {
     ),
     f"{_SCHEDULING}.*": _GANG,
     "elasticPolicy.standalone": Dropped("all nodes train together, not each by itself"),
-    "elasticPolicy.*": _NOT_ELASTIC,
+    "elasticPolicy.minReplicas": _MIN_NODES,
+    "elasticPolicy.*": _OF_ELASTIC,
 }
 
 _MANAGER = "trainer.kubeflow.org/trainjob-controller"
@@ -55,7 +57,8 @@ RUNTIME: Table = {
     f"{_JOBSET}.failurePolicy.maxRestarts": Same("failurePolicy.maxRestarts"),
     f"{_TORCH}.elasticPolicy.maxRestarts": Same("failurePolicy.maxRestarts"),
     f"{_JOBSET}.failurePolicy.*": Dropped("write rules of exit codes into failurePolicy.rules"),
-    f"{_TORCH}.elasticPolicy.*": _NOT_ELASTIC,
+    f"{_TORCH}.elasticPolicy.minNodes": _MIN_NODES,
+    f"{_TORCH}.elasticPolicy.*": _OF_ELASTIC,
     f"{_JOBSET}.*": _OWN,
 }
 REPLICATED_JOB: Table = {

@@ -4,6 +4,7 @@ A pod has folders of its own for scratch and files, and shares those of claims.
 """
 
 import base64
+import math
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -145,7 +146,8 @@ def variables(pod: Body, loopback: Loopback) -> dict[str, str]:
 def defaults(pod: Body, loopback: Loopback) -> dict[str, str]:
     """Return loopback for gloo and NCCL, which would ask for this machine's name, and threads."""
     interface = "lo" if loopback.many else "lo0"
-    threads = (os.cpu_count() or 1) // int(_variable(pod, "DDPJOB_WORLD_SIZE") or 1)
+    counts = (_variable(pod, name) or "1" for name in ("DDPJOB_NNODES", "DDPJOB_NPROC_PER_NODE"))
+    threads = (os.cpu_count() or 1) // math.prod(map(int, counts))
     return {
         "GLOO_SOCKET_IFNAME": interface,
         "NCCL_SOCKET_IFNAME": interface,

@@ -30,6 +30,7 @@ from ddpjob.plan.running import (
     with_last_report,
     with_report,
 )
+from ddpjob.plan.sizes import go_on_with_fewer, grow, seconds_to_wait
 from ddpjob.plan.spares import provide_spares
 from ddpjob.plan.termination import final_report, final_result, termination_of
 from ddpjob.ranks import format_ranks, parse_ranks
@@ -56,7 +57,7 @@ def decide(job: DDPJob, observed: Observed, now: float) -> Decision:
         status=with_columns(job.status, status, pods.current, now),
         events=(*decision.events, *news(job.status, status)),
         head=pods.head,
-        order=order_of(job.status, pods, ends=decision.end_round, dead=_dead(job, observed)),
+        order=order_of(job, pods, ends=decision.end_round, dead=_dead(job, observed)),
     )
 
 
@@ -93,7 +94,7 @@ def _decide_active(job: DDPJob, pods: Pods, observed: Observed, now: float) -> D
     succeeded = inputs.succeeded
 
     # All the work is done.
-    if len(succeeded) == job.spec.nnodes or 0 in succeeded and job.spec.success_policy == "Rank0":
+    if len(succeeded) == inputs.size or 0 in succeeded and job.spec.success_policy == "Rank0":
         return complete(inputs, status)
     # Somebody wants the job to stop for now.
     evicted = eviction(inputs, status)
@@ -113,9 +114,13 @@ def _decide_active(job: DDPJob, pods: Pods, observed: Observed, now: float) -> D
     if told is not None and not is_waiting(told):
         return told
     # It should have started by now.
-    left = seconds_to_start(inputs, status)
+    left = seconds_to_start(inputs, status, job.spec.startup_deadline_seconds)
     if left <= 0 and (found := not_started(inputs, status)):
         return restart_or_fail(inputs, status, found)
+    # It goes on without those that are missing.
+    longest = seconds_to_wait(inputs, status)
+    if longest <= 0 and (begun := go_on_with_fewer(inputs, status)):
+        return begun
     # Nothing is wrong: count what runs, and create what is missing.
     status = with_counts(inputs, status)
     decision = create_missing(inputs, status)
@@ -126,12 +131,12 @@ def _decide_active(job: DDPJob, pods: Pods, observed: Observed, now: float) -> D
     if decision.status.state in ("Starting", "Restarting"):
         decision = requeue(decision, seconds_to_slow(inputs.current, now))
     if failing is told is None:
-        decision = provide_spares(inputs, decision)
+        decision = grow(inputs, provide_spares(inputs, decision))
     for waiting in (failing, told):
         decision = with_wait(decision, waiting)
     if decision.status.state in BEGUN:
         decision = requeue(decision, seconds_left(inputs, decision.status))
-    return requeue(decision, left if left > 0 else None)
+    return requeue(decision, min((s for s in (left, longest) if s > 0), default=None))
 
 
 def _inputs(job: DDPJob, pods: Pods, observed: Observed, now: float) -> tuple[Inputs, Status]:

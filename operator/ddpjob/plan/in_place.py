@@ -15,6 +15,7 @@ from ddpjob.plan.own import Inputs, name_of
 from ddpjob.plan.reasons import FOREIGN_ORDER, IN_PLACE
 from ddpjob.plan.restart import restart_in_place, staying
 from ddpjob.plan.running import with_report
+from ddpjob.plan.sizes import larger
 from ddpjob.plan.termination import final_report, termination_of
 from ddpjob.times import timestamp
 
@@ -118,11 +119,14 @@ def _next_round(inputs: Inputs, status: Status, found: api.Failure) -> Decision:
     ends = judged.end is not None or judged.verdict.avoid_node or found.reason not in IN_PLACE
     # A second restart in a row wants new pods: what is in the old ones may be the cause.
     first = judged.status.budget.consecutive_restarts == 1
-    may_stay = len(staying(inputs)) == inputs.job.spec.nnodes and not inputs.succeeded
+    may_stay = len(staying(inputs)) == inputs.size and not inputs.succeeded
     if ends or not (first or _has_stepped(inputs, status)) or not may_stay:
         return Decision(status, end_round=True)
-    begun = restart_in_place(inputs, judged.status, found.reason, judged.what)
+    more = larger(inputs, judged.status)
+    groups = (more.kept, more.taking, more.size) if more else ()
+    begun = restart_in_place(inputs, judged.status, found.reason, judged.what, *groups)
     text = f"{judged.what}; {judged.cost}; in place, as round {begun.status.round}"
+    text += f", with {more.size} nodes: {more.words}" if more else ""
     return replace(begun, events=(Event("Restarting", text, warning=True),))
 
 

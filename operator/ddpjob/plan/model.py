@@ -180,6 +180,10 @@ class RoundStatus:
     exits: tuple[NodeExit, ...] = ()
     dead: frozenset[str] = frozenset()
     """`uid_print` of pods that are to end, and of which no process lives any more."""
+    saves: int = 0
+    """How often the script has saved."""
+    saved_at: float = field(default=-math.inf, compare=False)
+    """Monotonic time of its last save."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +272,8 @@ class Observed:
     made: Mapping[int, str] = field(default_factory=dict)
     """`uid_print` of the pods that this operator has made in this attempt, by node rank. The status
     may not have them yet."""
+    saved_seconds: float = math.inf
+    """The seconds since the script has saved, as far as rank 0's agent sees it."""
     spares_wait: float = 0.0
     """The seconds before the next spares may be made."""
     strays: frozenset[str] = frozenset()
@@ -323,12 +329,13 @@ class Order:
     """The pods that have replaced others, as `RANK:PRINT,…`; no print of those that are to come."""
     members: frozenset[str] = frozenset()
     """uids of the pods that are to be told where rank 0's pod is, if that has replaced another."""
+    size: int = 0
+    """The number of nodes of a group that may have fewer than the job wants; 0 of every other."""
 
     def placed(self, pod: PodRecord) -> PodRecord:
-        """Return a pod with the rank that it has got as a spare; as it is if it has none."""
-        if pod.rank >= 0 or pod.uid_print not in self._ranks:
-            return pod
-        return replace(pod, rank=self._ranks[pod.uid_print], since=self.made[1])
+        """Return a pod with the rank that it has got; as it is if it has no other than by name."""
+        rank = self._ranks.get(pod.uid_print, pod.rank)
+        return pod if rank == pod.rank else replace(pod, rank=rank, since=self.made[1])
 
     @cached_property
     def _ranks(self) -> Mapping[str, int]:

@@ -19,7 +19,7 @@ from sys import intern
 from types import MappingProxyType
 
 from ddpjob import names
-from ddpjob.api import DDPJob, OwnPods, Replacements, Spare, Status
+from ddpjob.api import DDPJob, Moved, OwnPods, Replacements, Spare, Status
 from ddpjob.plan.model import Made, Observed, Order, PodRecord
 from ddpjob.ranks import MAX_NNODES, format_ranks, parse_ranks
 
@@ -111,7 +111,8 @@ class Pods:
     current: list[PodRecord]
     """The job's own pods of its attempt. Only these can succeed or fail."""
     older: list[PodRecord]
-    """Pods of earlier attempts, and those that have been replaced, whoever made them.
+    """Pods of earlier attempts, those that have been replaced, and those of node ranks that the
+    group has no more, whoever made them.
 
     The next attempt, or round, waits for the live ones."""
     ahead: list[PodRecord]
@@ -136,24 +137,35 @@ def sort_pods(
     `made` has `uid_print` of this attempt's pods that the status does not have yet.
     """
     found, table = Pods([], [], [], []), _table(status, status.attempt)
-    namespace, uid, attempt, nnodes = job.namespace, job.uid, status.attempt, job.spec.nnodes
+    namespace, uid, attempt, size = job.namespace, job.uid, status.attempt, size_of(job, status)
     since = table.since if table else {}
+    moved = {(each.of, each.round): each.rank for each in table.moved} if table else {}
     for pod in pods:
         if pod.owner_uid != uid or pod.namespace != namespace:
             continue
         entry = _spare_of(status, pod, made) if pod.rank < 0 else None
         if entry and entry.rank is not None:
             pod = replace(pod, rank=entry.rank, since=entry.round)
+        elif pod.attempt == attempt and (pod.rank, pod.since) in moved:
+            rank = moved[pod.rank, pod.since]
+            pod = replace(pod, rank=rank, since=since.get(rank, 0))
         its, here = (pod.attempt, pod.since), (attempt, since.get(pod.rank, 0))
-        if its != here:
-            (found.older if its < here else found.ahead).append(pod)
+        if its < here or its == here and size <= pod.rank < job.spec.nnodes:
+            found.older.append(pod)
+        elif its > here:
+            found.ahead.append(pod)
         elif pod.rank < 0:
             (found.spares if entry else found.strays).append(pod)
-        elif pod.rank < nnodes and _owns(status, table, pod, made):
+        elif pod.rank < size and _owns(status, table, pod, made):
             found.current.append(pod)
         else:
             found.strays.append(pod)
     return found
+
+
+def size_of(job: DDPJob, status: Status) -> int:
+    """Return the number of nodes of the group, which may be smaller than the job wants."""
+    return status.own_pods.size or job.spec.nnodes
 
 
 def is_own(status: Status, pod: PodRecord, made: Mapping[int, str] = _NOBODYS) -> bool:
@@ -237,12 +249,13 @@ def with_own(status: Status, own: Iterable[PodRecord], spares: Iterable[PodRecor
     return _with_table(status, table, {"uids": "".join(known)})
 
 
-def order_of(status: Status, pods: Pods, *, ends: bool, dead: Set[str] = frozenset()) -> Order:
-    """Return what the group is told; `status` is stored.
+def order_of(job: DDPJob, pods: Pods, *, ends: bool, dead: Set[str] = frozenset()) -> Order:
+    """Return what the group is told.
 
     A round is not ordered while ranks of the one before may live in a pod that is replaced. `dead`
     has `uid_print` of those whose agents say that none does: a kubelet tells it a second later.
     """
+    status = job.status
     table, at = status.own_pods, {pod.rank: pod for pod in pods.current}
     number, since = status.round, table.since
     here = [pod for pod in pods.older if pod.live and pod.attempt == status.attempt]
@@ -255,7 +268,8 @@ def order_of(status: Status, pods: Pods, *, ends: bool, dead: Set[str] = frozens
         prints.append(f"{rank}:{known or seen}")
     followers = [*pods.current, *pods.spares] if 0 in since else []
     members = frozenset(pod.uid for pod in followers)
-    return Order(number, ends, made_of(status), ",".join(prints), members)
+    size = size_of(job, status) if job.spec.elastic else 0
+    return Order(number, ends, made_of(status), ",".join(prints), members, size)
 
 
 def made_of(status: Status) -> Made:
@@ -295,19 +309,26 @@ def with_root(status: Status, root: str) -> Status:
 
 
 def with_new_pods(
-    status: Status, kept: Iterable[PodRecord], taking: Mapping[int, PodRecord], nnodes: int
+    job: DDPJob,
+    status: Status,
+    kept: Iterable[PodRecord],
+    taking: Mapping[int, PodRecord],
+    nnodes: int,
 ) -> Status:
     """Return `status`, whose round has just begun, with new pods for all but the `kept` ones.
 
-    `taking` has the spares that are these new pods, by their ranks; the others are to be made.
-    Copies of older pods' marks prove nothing any more: the uids of those that stay are known.
+    `taking` has those of the `nnodes` that are there already, by their new ranks: spares, and pods
+    of ranks that are no more. The others are to be made. Copies of older pods' marks prove nothing
+    any more: the uids of those that stay are known.
     """
     table, stay = status.own_pods, {pod.rank: pod for pod in kept}
+    named = {rank: table.place(pod.rank, pod.since)[1:] for rank, pod in {**stay, **taking}.items()}
     since = {rank: pod.since for rank, pod in stay.items() if pod.since}
     since |= {rank: status.round for rank in range(nnodes) if rank not in stay}
     rounds = sorted({*since.values()})
     known = {**taking, **stay}
-    got = {-pod.rank: {"rank": rank, "round": status.round} for rank, pod in taking.items()}
+    got = {-named[rank][0]: {"rank": rank, "round": status.round} for rank in taking}
+    moved = [Moved(rank=r, of=of, round=n) for r, (of, n) in sorted(named.items()) if 0 <= of != r]
     update: dict[str, object] = {
         "roots": [],
         "uids": "".join(known[r].uid_print if r in known else _NONE for r in range(nnodes)),
@@ -316,6 +337,8 @@ def with_new_pods(
             Replacements(round=n, ranks=format_ranks(r for r in since if since[r] == n))
             for n in rounds
         ],
+        "moved": moved,
+        "size": nnodes if nnodes < job.spec.nnodes else None,
     }
     return _with_table(status, table, update)
 
@@ -351,6 +374,11 @@ class Inputs:
     def current(self) -> Sequence[PodRecord]:
         """The job's own pods of its attempt."""
         return self.pods.current
+
+    @property
+    def size(self) -> int:
+        """The number of nodes of the group."""
+        return size_of(self.job, self.job.status)
 
     def rank_of(self, name: str | None) -> int | None:
         """Return the node rank of the own pod with this name."""

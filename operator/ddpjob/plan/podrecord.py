@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from sys import intern
 from typing import Any
 
 from ddpjob import names
@@ -55,7 +56,7 @@ def pod_record(pod: Mapping[str, Any]) -> PodRecord | None:
         deadline_seconds=spec.get("activeDeadlineSeconds"),
         without_sandbox=_condition(status, "PodReadyToStartContainers").get("status") == "False",
         agent_port=_number(annotations.get(names.AGENT_PORT_ANNOTATION, ""), 5, names.AGENT_PORT),
-        token="" if place[1] > 0 else _token(spec),
+        token=intern(_token(spec)),
         old_agent=annotations.get(names.OLD_AGENT_ANNOTATION, "")[:MAX_NAME],
         spec_hash=_bounded(annotations.get(names.SPEC_HASH_ANNOTATION, "")),
         root=root_of(annotations.get(names.PROOF_ANNOTATION, ""), place[1]),

@@ -84,6 +84,7 @@ RESULT_UNKNOWN = "ResultUnknown"
 NOT_STARTED = "StartupDeadlineExceeded"
 SPEC_CHANGED = "SpecChanged"
 AVOIDANCE_OVER = "AvoidanceOver"
+GROUP_RESIZED = "GroupResized"
 INIT_CONTAINER_FAILED = "InitContainerFailed"
 FOREIGN_ORDER = "ForeignOrder"
 

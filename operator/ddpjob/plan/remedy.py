@@ -1,7 +1,6 @@
 """Which pods may stay where others are lost. Pure."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from ddpjob import api, names
 from ddpjob.api import Status
@@ -9,34 +8,12 @@ from ddpjob.plan.model import PodRecord
 from ddpjob.plan.own import Inputs, awaits_pods, known_ranks
 from ddpjob.plan.reasons import IN_PLACE, PEER_ENDED, REPLACEABLE
 from ddpjob.plan.restart import staying
+from ddpjob.plan.sizes import Survivors, smaller
 from ddpjob.plan.spares import takers
 from ddpjob.plan.termination import is_secondary
-from ddpjob.ranks import format_ranks
 
-# So many pods have taken the places of others. Rank 0's agent gets their names in the head of a
-# request, which has 8 KiB.
-MAX_REPLACED = 500
 # Seconds; after a longer pause nobody would still wait for rank 0's pod: the agent's HEAD_SECONDS.
 MOST_PAUSE = 60.0
-
-
-@dataclass(frozen=True)
-class Survivors:
-    """The pods that go on when others are lost."""
-
-    kept: Sequence[PodRecord]
-    taking: Mapping[int, PodRecord]
-    """Spares, by the ranks that they get."""
-    created: Sequence[int]
-    """Node ranks whose pods are to be created."""
-
-    @property
-    def words(self) -> str:
-        """What becomes of the lost pods."""
-        words = [f"spare {pod.name} gets node rank {rank}" for rank, pod in self.taking.items()]
-        if self.created:
-            words.append(f"the pod of node rank {format_ranks(self.created)} is replaced")
-        return ", ".join(words)
 
 
 def survivors(inputs: Inputs, status: Status, found: api.Failure, pause: float) -> Survivors | None:
@@ -57,17 +34,23 @@ def survivors(inputs: Inputs, status: Status, found: api.Failure, pause: float) 
         return None
     if inputs.succeeded or not inputs.job.spec.has_agent:
         return None
-    job, table, kept = inputs.job, status.own_pods, staying(inputs)
+    job = inputs.job
+    kept: Sequence[PodRecord] = staying(inputs)
     new_name = names.pod_name(job.name, status.attempt, job.spec.nnodes - 1, status.round + 1)
-    lost = {*range(job.spec.nnodes)} - {pod.rank for pod in kept}
-    if len(table.replacements) >= api.MAX_REPLACEMENTS or len(lost | {*table.since}) > MAX_REPLACED:
+    lost = {*range(inputs.size)} - {pod.rank for pod in kept}
+    if not status.own_pods.has_room(lost):
         return None
     taking = takers(inputs, status, lost)
     created = sorted(lost - taking.keys())
+    elastic = job.spec.elastic
+    fewer = smaller(inputs, status) if created and elastic and not elastic.replace_seconds else None
+    if fewer is not None:
+        kept, taking, created = fewer.kept, fewer.taking, []
     if created and len(new_name) > names.MAX_HOSTNAME or 0 in created and pause > MOST_PAUSE:
         return None
-    ranks, silent = {pod.rank for pod in kept}, inputs.observed.silent
-    others = [pod for pod in inputs.current if pod.rank not in ranks]
+    names_of = {pod.name for pod in (*kept, *taking.values())}
+    silent = inputs.observed.silent
+    others = [pod for pod in inputs.current if pod.name not in names_of]
     fenced = all(
         pod.result or pod.rank in silent or not (pod.forced or pod.unreachable_since)
         for pod in others
@@ -75,6 +58,7 @@ def survivors(inputs: Inputs, status: Status, found: api.Failure, pause: float) 
     # A pod that is gone may have been deleted by force, and its processes may run on. One that has
     # not been created yet is not gone.
     gone = lost - {pod.rank for pod in others}
-    to_come = {*table.since} - known_ranks(status) if awaits_pods(status) else set()
+    to_come = {*status.own_pods.since} - known_ranks(status) if awaits_pods(status) else set()
     found_all = bool(kept or taking) and fenced and gone <= to_come
-    return Survivors(kept, taking, created) if found_all else None
+    size = inputs.size if fewer is None else fewer.size
+    return Survivors(kept, taking, created, size) if found_all else None

@@ -50,13 +50,14 @@ def restart_in_place(
     message: str,
     kept: Sequence[PodRecord] | None = None,
     taking: Mapping[int, PodRecord] = MappingProxyType({}),
+    size: int = 0,
     *,
     pause: float = 0.0,
 ) -> Decision:
     """Return the beginning of the attempt's next round: new processes in the same pods.
 
-    If only the `kept` ones stay, spares are `taking` the ranks of others, and the rest of these are
-    created anew after `pause` seconds.
+    If only the `kept` ones stay in a group of this `size`, other pods are `taking` ranks, and the
+    rest of these are created anew after `pause` seconds.
     """
     status = _left(status)
     update = {
@@ -66,12 +67,13 @@ def restart_in_place(
     }
     status = status.model_copy(update=update)
     if kept is not None:
-        nnodes = inputs.job.spec.nnodes
-        nodes = api.Nodes(desired=nnodes, running=len(kept) + len(taking), pending=0)
+        nodes = api.Nodes(desired=size, running=len(kept) + len(taking), pending=0)
         time = timestamp(math.ceil(inputs.now + pause)) if pause else None
         budget = status.budget.model_copy(update={"next_restart_time": time})
-        status = status.model_copy(update={"nodes": nodes, "budget": budget})
-        status = with_new_pods(status, kept, taking, nnodes)
+        world_size = size * inputs.job.spec.processes_per_node
+        update = {"nodes": nodes, "budget": budget, "world_size": world_size}
+        status = status.model_copy(update=update)
+        status = with_new_pods(inputs.job, status, kept, taking, size)
     status = with_condition(status, because(STARTING, reason), message, now=inputs.now)
     return Decision(status)
 
@@ -109,6 +111,7 @@ def next_attempt(job: DDPJob, status: Status) -> Status:
             "attempt": (status.attempt + 1) % (names.MAX_ATTEMPT + 1),
             "round": 0,
             "nodes": api.Nodes(desired=job.spec.nnodes),
+            "world_size": job.spec.world_size,
             "succeeded_ranks": "",
             "result": None,
         }

@@ -44,8 +44,8 @@ from ddpjob.times import seconds_since, timestamp
 def with_counts(inputs: Inputs, status: Status) -> Status:
     """Return `status` with counts, and Running once every node runs or has ended well."""
     job, now = inputs.job, inputs.now
-    nodes = count_nodes(job.spec.nnodes, inputs.current, inputs.succeeded)
-    if job.spec.spare_pods:
+    nodes = count_nodes(inputs.size, inputs.current, inputs.succeeded)
+    if job.spec.spare_pods or inputs.size < job.spec.nnodes:
         ready = sum(pod.running and not pod.deleting for pod in inputs.pods.spares)
         nodes = nodes.model_copy(update={"spares": min(ready, api.MAX_SPARES)})
     status = status.model_copy(update={"nodes": nodes})
@@ -54,6 +54,8 @@ def with_counts(inputs: Inputs, status: Status) -> Status:
         own = [table for table in status.pods if table.attempt == status.attempt]
         status = status.model_copy(update={"state": "Running", "pods": own})
         message = f"{nodes.desired} of {nodes.desired} nodes run"
+        if nodes.desired < job.spec.nnodes:
+            message += f"; the job wants {job.spec.nnodes}"
         status = with_condition(status, ALL_NODES_RUNNING, message, now=now)
     elif status.state in ("Starting", "Restarting") and awaits_pods(status):
         status = _waiting(status, inputs.current, now)
@@ -139,15 +141,14 @@ def _is_of(report: Report, part: Attempt | Progress) -> bool:
     return part.attempt in (None, report.attempt) and part.round == report.round
 
 
-def seconds_to_start(inputs: Inputs, status: Status) -> float:
-    """Return the seconds until `startupDeadlineSeconds`, or infinity if nothing is to start.
+def seconds_to_start(inputs: Inputs, status: Status, limit: int | None) -> float:
+    """Return the seconds until a start has taken `limit` seconds, or infinity if nothing starts.
 
-    The deadline counts from the last pod's creation, and from the first refusal of one. That of a
+    The time counts from the last pod's creation, and from the first refusal of one. That of a
     gang counts from its first pod that has a node: before, it keeps nothing from others, and made
     anew it would lose its place.
     """
     observed, current, now = inputs.observed, inputs.current, inputs.now
-    limit = inputs.job.spec.startup_deadline_seconds
     starting = status.state in ("Starting", "Restarting") and awaits_pods(status)
     starting = starting and not any(pod.live for pod in inputs.pods.older)
     if limit is None or not starting:
@@ -174,7 +175,7 @@ def not_started(inputs: Inputs, status: Status) -> api.Failure | None:
     Kubernetes 1.36 a pod without its first image looks like one without volumes or network.
     """
     job, observed, current = inputs.job, inputs.observed, inputs.current
-    missing = set(range(job.spec.nnodes)) - {pod.rank for pod in current} - inputs.succeeded
+    missing = set(range(inputs.size)) - {pod.rank for pod in current} - inputs.succeeded
     early = [pod for pod in current if pod.live and (not pod.node or pod.without_sandbox)]
     pod = first_stuck(current) or min(early, key=lambda pod: pod.rank, default=None)
     if pod is None and not missing:
@@ -209,7 +210,7 @@ def create_missing(inputs: Inputs, status: Status) -> Decision:
     silent = silent_nodes(status, now)
     decision = end_older(status, older, now, silent)
     present = {pod.rank for pod in current} | inputs.succeeded
-    missing = tuple(rank for rank in range(job.spec.nnodes) if rank not in present)
+    missing = tuple(rank for rank in range(inputs.size) if rank not in present)
     if not missing:
         if observed.edit_error is not None:
             words = f"{observed.edit_error}; the pods were made before this edit"

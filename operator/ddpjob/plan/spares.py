@@ -22,7 +22,8 @@ def provide_spares(inputs: Inputs, decision: Decision) -> Decision:
 
     The status has their numbers first.
     """
-    status, wanted = decision.status, inputs.job.spec.spare_pods
+    status, spec = decision.status, inputs.job.spec
+    wanted = min(spec.spare_pods + spec.nnodes - inputs.size, api.MAX_SPARES)
     entries, stored = status.own_pods.spares, inputs.job.status.own_pods.spares
     if status.state != "Running" or decision.acts or _are_old(inputs) or not (wanted or entries):
         return decision
@@ -52,21 +53,26 @@ def provide_spares(inputs: Inputs, decision: Decision) -> Decision:
 
 
 def takers(inputs: Inputs, status: Status, lost: Set[int]) -> Mapping[int, PodRecord]:
-    """Return the spares that can take ranks of these `lost` ones, by the ranks.
+    """Return the spares that can take ranks of these `lost` ones, by the ranks."""
+    job = inputs.job
+    ranks = [rank for rank in sorted(lost) if rank or not job.spec.has_own_rank_0]
+    return dict(zip(ranks, ready_spares(inputs, status), strict=False))
+
+
+def ready_spares(inputs: Inputs, status: Status) -> Sequence[PodRecord]:
+    """Return the spares that may take ranks, the best first.
 
     None on a node that nobody hears, and last those on nodes that lose their pods: a drain perhaps.
     """
-    job, silent = inputs.job, inputs.observed.silent
+    silent = inputs.observed.silent
     if _are_old(inputs):
-        return {}
+        return []
     gone = {p.node for p in inputs.current if p.rank in silent or p.unreachable_since}
     gone |= {*silent_nodes(status, inputs.now), *status.avoided_nodes}
     losing = {pod.node for pod in inputs.current if pod.disruption}
     pods = [p for p in inputs.pods.spares if p.running and is_fit(inputs.observed, p)]
     ready = [pod for pod in pods if pod.node not in gone]
-    ready.sort(key=lambda pod: (pod.node in losing, -pod.rank))
-    ranks = [rank for rank in sorted(lost) if rank or not job.spec.has_own_rank_0]
-    return dict(zip(ranks, ready, strict=False))
+    return sorted(ready, key=lambda pod: (pod.node in losing, -pod.rank))
 
 
 def _are_old(inputs: Inputs) -> bool:

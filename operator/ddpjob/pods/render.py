@@ -80,7 +80,7 @@ class PodTemplate:
         """
         parts = self.spares if rank < 0 else self.others if rank else self.first
         pod = names.rank_text(rank).encode().join(parts)
-        env_rank = names.SPARE_RANK if rank < 0 else str(rank)
+        env_rank = names.OWN_RANK if rank < 0 else str(rank)
         for mark, text in ((_PROOF, proof), (_TOKEN, token), (_ENV_RANK, env_rank)):
             pod = pod.replace(mark.encode(), text.encode())
         return pod
@@ -136,7 +136,7 @@ def pods(job: DDPJob, agent: Agent, policy: Policy) -> PodTemplate:
     def parts(pod: Body) -> tuple[bytes, ...]:
         return tuple(orjson.dumps(pod).split(_RANK.encode()))
 
-    spares = parts(_spare(job, others)) if job.spec.spares else ()
+    spares = parts(_spare(job, others)) if job.spec.spares or job.spec.elastic else ()
     return PodTemplate(parts(first), parts(others), spares, spec_hash, gang_of(job, policy))
 
 
@@ -310,19 +310,28 @@ def _accelerate(job: DDPJob) -> list[str]:
 
     `--multi_gpu` means several processes, on CPUs too: without it accelerate 1.15 starts one.
     """
-    spec = job.spec
+    spec, (nnodes, world_size) = job.spec, _sizes(job)
     return [
         *("python3", "-u", "-m", "accelerate.commands.launch"),
         *(["--multi_gpu"] if spec.world_size > 1 else []),
-        *("--num_machines", str(spec.nnodes), "--num_processes", str(spec.world_size)),
+        *("--num_machines", nnodes, "--num_processes", world_size),
         *("--machine_rank", "$(PET_NODE_RANK)"),
         *("--main_process_ip", "$(PET_MASTER_ADDR)", "--main_process_port", "$(PET_MASTER_PORT)"),
         *("--rdzv_backend", "static", "--mixed_precision", "no", "--dynamo_backend", "no"),
     ]
 
 
+def _sizes(job: DDPJob) -> tuple[str, str]:
+    """Return the number of nodes and that of all processes, or what stands for them."""
+    if job.spec.elastic:
+        return names.OWN_NNODES, names.OWN_WORLD_SIZE
+    return str(job.spec.nnodes), str(job.spec.world_size)
+
+
 def _environment(job: DDPJob) -> dict[str, str]:
     spec, attempt, own = job.spec, job.status.attempt, job.status.own_pods
+    nnodes, world_size = _sizes(job)
+    rank = names.OWN_RANK if spec.elastic else _ENV_RANK
     master = f"{names.pod_name(job.name, *own.place(0, own.since.get(0, 0)))}.{job.name}"
     nproc = spec.processes_per_node
     env = {
@@ -343,9 +352,9 @@ def _environment(job: DDPJob) -> dict[str, str]:
         env["ACCELERATE_USE_CPU"] = "true"
     env |= {
         # torchrun reads these and ignores the next four.
-        "PET_NNODES": str(spec.nnodes),
+        "PET_NNODES": nnodes,
         "PET_NPROC_PER_NODE": str(nproc),
-        "PET_NODE_RANK": _ENV_RANK,
+        "PET_NODE_RANK": rank,
         "PET_MASTER_ADDR": master,
         "PET_MASTER_PORT": str(spec.master_port),
         "PET_RDZV_BACKEND": "static",
@@ -355,8 +364,8 @@ def _environment(job: DDPJob) -> dict[str, str]:
         # What env:// and managed services mean by them: the node's rank, the number of nodes.
         "MASTER_ADDR": master,
         "MASTER_PORT": str(spec.master_port),
-        "RANK": _ENV_RANK,
-        "WORLD_SIZE": str(spec.nnodes),
+        "RANK": rank,
+        "WORLD_SIZE": nnodes,
         "DDPJOB_JOB": job.name,
         "DDPJOB_NAMESPACE": job.namespace,
         "DDPJOB_ATTEMPT": str(attempt),
@@ -364,7 +373,7 @@ def _environment(job: DDPJob) -> dict[str, str]:
         "DDPJOB_NODE_RANK": _ENV_RANK,
         "DDPJOB_NNODES": str(spec.nnodes),
         "DDPJOB_NPROC_PER_NODE": str(nproc),
-        "DDPJOB_WORLD_SIZE": str(spec.world_size),
+        "DDPJOB_WORLD_SIZE": world_size,
         "DDPJOB_BACKEND": spec.process_group_backend,
         "DDPJOB_PROGRESS": spec.progress,
         "DDPJOB_PROGRESS_FILE": names.PROGRESS_FILE,
@@ -378,6 +387,7 @@ def _environment(job: DDPJob) -> dict[str, str]:
         "DDPJOB_SUCCESS_POLICY": None if spec.success_policy == "All" else spec.success_policy,
         "DDPJOB_RESTART": "InPlace" if spec.restarts_in_place else None,
         "DDPJOB_ROUND": own.latest,
+        "DDPJOB_MAX_WORLD_SIZE": spec.elastic and spec.world_size,
         "DDPJOB_WARM_START": None if spec.warm_start.enabled else "0",
         "DDPJOB_WARM_MODULES": ",".join(spec.warm_start.modules),
         "DDPJOB_HANG_SECONDS": spec.hang_timeout_seconds,

@@ -72,6 +72,8 @@ class Order:
     """A node whose ranks have failed is to end its pod, for there will be no further round."""
     waits: bool = False
     """The round waits for pods that are there in the place of others, perhaps for long."""
+    size: int = 0
+    """The number of its nodes; 0 is that of the job."""
 
 
 class Group:
@@ -79,7 +81,7 @@ class Group:
 
     def __init__(self, nnodes: int, on_order: Callable[[], None], *, waits: bool = False) -> None:
         """`on_order` is called whenever there is another order; `waits` is of the first one."""
-        self.nnodes, self.on_order = nnodes, on_order
+        self.nnodes, self.on_order = nnodes, on_order  # of the round that is wanted
         self.head: Head | None = None  # knows who is not heard, if nodes are watched
         lock = threading.RLock()
         # There is another order, for nodes; there is more to tell the operator.
@@ -94,14 +96,18 @@ class Group:
         self.dead: set[str] = set()  # prints of pods that have said so since the last round began
         self.nodes: dict[int, Node] = {}
         self.counts: dict[tuple[int, str], int] = {}  # nodes by their round and state
+        self.saves, self.saved_at = 0, 0.0  # how often the script has saved, and when (monotonic)
         self.serial = 1  # of what the operator is told
 
     def is_member(self, rank: int, pod: str) -> bool:
         """Whether the pod with this print is the one of a node rank."""
-        return self.pods.get(rank, pod) == pod
+        return rank < self.nnodes and self.pods.get(rank, pod) == pod
 
     def place_of(self, pod: str) -> tuple[int, int] | None:
-        """The rank that a spare with this print has got, and its first round; None without one."""
+        """The rank that the pod with this print has got, and its first round; None without one.
+
+        It was a spare before, or a node of a rank that the group has no more.
+        """
         return next(((rank, self.since) for rank in self.pods if self.pods[rank] == pod), None)
 
     def bury(self, pod: str) -> None:
@@ -132,7 +138,7 @@ class Group:
             self.add(node, 1)
             if self.counts.get((wanted, CLEAN)) == self.nnodes:
                 self.dead.clear()
-                self.give(Order(wanted, wanted, self.order.ends))
+                self.give(Order(wanted, wanted, self.order.ends, size=self.order.size))
                 self.counts = {(wanted, CLEAN): self.nnodes}
             failed = self.counts.get((wanted, FAILED), 0)
             if node.state == FAILED or failed and node.state == ENDED or self.are_running() != ran:
@@ -156,21 +162,29 @@ class Group:
         return sum(states) == self.nnodes
 
     def want(
-        self, number: int, ends: bool, pods: Mapping[int, str] | None = None, since: int = 0
+        self,
+        number: int,
+        ends: bool,
+        pods: Mapping[int, str] | None = None,
+        since: int = 0,
+        size: int = 0,
     ) -> None:
         """Take the operator's order; one of an earlier round is no news."""
         pods = pods or {}
         with self.told:
-            old, are_new = self.order, pods != self.pods
+            old, nnodes = self.order, size or self.nnodes
+            are_new = (pods, nnodes) != (self.pods, self.nnodes)
             if number < old.round or (number, ends) == (old.round, old.ends) and not are_new:
                 return
-            for rank in {rank for rank in pods if pods[rank] != self.pods.get(rank)}:
+            size = old.size if nnodes == self.nnodes else nnodes
+            new = {rank for rank in pods if pods[rank] != self.pods.get(rank)}
+            for rank in new | {rank for rank in range(nnodes, self.nnodes)}:
                 self.add(self.nodes.pop(rank, None), -1)
                 if self.head is not None:
                     self.head.replace(rank)
-            self.pods, self.since = pods, since
+            self.pods, self.since, self.nnodes = pods, since, nnodes
             waits = are_new or old.waits and old.begun < number
-            self.give(Order(number, old.begun, ends, waits))
+            self.give(Order(number, old.begun, ends, waits, size))
             self.count()
 
     def give(self, order: Order) -> None:
@@ -184,6 +198,12 @@ class Group:
         with self.told:
             self.serial += 1
             self.told.notify_all()
+
+    def note_save(self) -> None:
+        """Take in that the script has saved."""
+        with self.told:
+            self.saves, self.saved_at = self.saves + 1, time.monotonic()
+            self.count()
 
     def hear(self, stamp: float | None) -> None:
         """Take in the timestamp of a page that the operator has read."""
@@ -211,7 +231,9 @@ class Group:
         """What the operator is told."""
         with self.told:
             order, serial, running = self.order, self.serial, self.are_running()
-            dead = {"dead": sorted(self.dead)} if self.dead else {}
+            more: dict[str, Any] = {"dead": sorted(self.dead)} if self.dead else {}
+            if self.saves:
+                more |= {"saves": self.saves, "saved": time.monotonic() - self.saved_at}
             here = [pair for pair in self.nodes.items() if pair[1].round == order.round]
         failed, ended = ([p for p in here if p[1].state == state] for state in (FAILED, ENDED))
         told = sorted(failed, key=lambda pair: _explains(pair[1].failure or {}))[:MOST_FAILURES]
@@ -227,7 +249,7 @@ class Group:
             "running": running,
             "failures": failures[: sum(size <= FAILURES_BYTES for size in sizes)],
             **({} if self.head is None else self.head.page()),
-            **dead,
+            **more,
         }
 
 
@@ -314,7 +336,7 @@ def read_failure(content: Any) -> dict[str, Any]:
 
 
 def read_place(content: Mapping[str, Any], nnodes: int) -> tuple[int, int] | None:
-    """The rank that a spare has got, and its first round, of an answer; None without one."""
+    """The rank that a pod has got, and its first round, of an answer; None without one."""
     found = content.get("place")
     values = found if isinstance(found, list) and len(found) == 2 else [None, None]
     rank, since = integer(values[0], 0, nnodes - 1), integer(values[1])
@@ -328,7 +350,7 @@ def read_order(content: Any) -> tuple[Order, float]:
     wanted, begun = (integer(content.get(name)) for name in ("round", "begun"))
     if wanted is None or begun is None:
         raise ValueError("no order")
-    pause = number(content.get("again")) or 0.0
+    pause, size = number(content.get("again")) or 0.0, integer(content.get("size"))
     ends, waits = (content.get(name) is True for name in ("ends", "waits"))
-    order = Order(wanted, begun, ends, waits)
+    order = Order(wanted, begun, ends, waits, size or 0)
     return order, min(pause, 60.0) if pause > 0 else 0.0

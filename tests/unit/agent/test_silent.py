@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from ddpjob_agent.config import SPARE_RANK
+from ddpjob_agent.config import OWN_RANK
 from ddpjob_agent.nodes.group import print_of
 from tests import agentpod
 from tests.agentpod import TOKEN, Pod, Pods, archive_with
@@ -217,9 +217,9 @@ def test_a_pod_that_has_been_replaced_ends_and_the_others_go_on_without_it(pods:
 def spare(pods: Pods) -> Pod:
     """A pod that waits for a rank, whose script is told that rank."""
     changes = {"MASTER_ADDR": pods.address(0), "DDPJOB_NODE_TIMEOUT": str(TIMEOUT)}
-    changes |= {"DDPJOB_RESTART": "InPlace", "PATH": agentpod.python_path(), "TOLD": SPARE_RANK}
-    changes |= dict.fromkeys(("DDPJOB_NODE_RANK", "RANK", "PET_NODE_RANK"), SPARE_RANK)
-    words = ("command", "--", "python3", str(pods.root / "script-0.py"), f"--rank={SPARE_RANK}")
+    changes |= {"DDPJOB_RESTART": "InPlace", "PATH": agentpod.python_path(), "TOLD": OWN_RANK}
+    changes |= dict.fromkeys(("DDPJOB_NODE_RANK", "RANK", "PET_NODE_RANK"), OWN_RANK)
+    words = ("command", "--", "python3", str(pods.root / "script-0.py"), f"--rank={OWN_RANK}")
     found = pods.start(*words, nnodes=2, archive=PATIENT, changes=changes)
     found.until(lambda: "waits for a node rank" in found.log)
     return found
