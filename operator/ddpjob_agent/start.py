@@ -94,9 +94,11 @@ def of_round(config: Config, env: Mapping[str, str]) -> dict[str, str]:
     A worker of an earlier round that is still there would otherwise reach the next one's store.
     """
     result = {name: config.own(value) for name, value in env.items()}
-    result |= {"DDPJOB_NODE_RANK": str(config.node_rank), "DDPJOB_NNODES": str(config.nnodes)}
     result["DDPJOB_ROUND"] = str(config.round)
     result["DDPJOB_RESTARTS"] = str(config.restarts + config.round)
+    if config.is_elastic:
+        result["DDPJOB_NODE_RANK"] = str(config.node_rank)
+        result["DDPJOB_NNODES"] = str(config.nnodes)
     if config.round:
         result["MASTER_PORT"] = str(config.master_port)
         if "PET_MASTER_PORT" in env:

@@ -180,7 +180,7 @@ def test_a_single_process_hears_that_the_world_is_the_nodes() -> None:
 
 SAID = [
     (["torchrun", "--rdzv_id=secret", "a.py"], "--rdzv_id: left out, because ddpjob sets"),
-    (["torchrun", "--nnodes=1:4", "a.py"], "not carried over: --nnodes MIN:MAX: a DDPJob is not"),
+    (["torchrun", "--nnodes=1:4", "a.py"], "not carried over: --nnodes MIN:MAX: nnodes is the"),
     (["torchrun", "--tee=3", "--role=x", "a.py"], "not carried over: --tee, --role: ddpjob's"),
     (["torchrun", "--no-python", "a"], "--no-python: carried over as command"),
     (["python", "-m", "torch.distributed.launch", "a.py"], "gives the script --local-rank"),

@@ -13,6 +13,7 @@ from ddpjob.plan.model import Decision, PodRecord
 from ddpjob.plan.own import absent, name_of, print_of, sort_pods
 from tests.builders import (
     NOW,
+    RECREATE,
     decide,
     deleted,
     job,
@@ -103,7 +104,7 @@ def test_the_pod_of_the_highest_rank_gets_the_lost_one_and_none_is_made(rank: in
 
 def test_all_that_are_left_have_to_end_well() -> None:
     ours = shrunk()
-    ends = {"result": "succeeded", "ended": True, "exit_code": 0, "running": False}
+    ends: dict[str, Any] = {"result": "succeeded", "ended": True, "exit_code": 0, "running": False}
     left = [replace(running(rank), **ends) for rank in (0, 2)]
     step = decide(ours, see(*left), NOW)
     assert step.status.state == "Succeeded"
@@ -198,7 +199,7 @@ def test_a_spare_comes_for_the_missing_node_and_is_taken_in_after_a_time() -> No
 
 
 def test_with_a_checkpoint_it_waits_for_the_next_save() -> None:
-    volume = {"volume": {"emptyDir": {}}}
+    volume: dict[str, Any] = {"volume": {"emptyDir": {}}}
     ours, left = with_spare(shrunk())
     spec = job(nnodes=3, elastic=AT_ONCE, checkpoint=volume).spec
     ours = ours.model_copy(update={"spec": spec})
@@ -246,8 +247,7 @@ def test_what_cannot_be_is_refused(spec: dict[str, Any], field: str) -> None:
 
 
 def test_it_does_nothing_where_all_pods_are_made_anew() -> None:
-    recreate = {"failurePolicy": {"restartStrategy": "Recreate"}}
-    ours = job(nnodes=3, elastic=AT_ONCE, **recreate)
+    ours = job(nnodes=3, elastic=AT_ONCE, **RECREATE)
     assert (ours.spec.least_nodes, ours.spec.largest_group(2)) == (3, 0)
     ours = write(write(write(ours), *map(pod, range(3))), *ALL)
     assert lose(ours, 1).status.attempt == 1

@@ -25,6 +25,7 @@ EVERYTHING = {
     "code": {"configMaps": ["ddpjob-code-3fa9c1d20b7e"], "sha256": "0" * 64},
     "hangTimeoutSeconds": 600,
     "successPolicy": "Rank0",
+    "elastic": {"minNodes": 1},
 }
 
 

@@ -264,7 +264,9 @@ def _explain_options(options: list[Option], kept: list[Option], where: str, note
         reason = "ddpjob's agent watches the ranks, and the pod's log has the output of all"
         notes.lost(where, f"{', '.join(output)}: {reason}")
     if any(option.name == "nnodes" and ":" in option.value for option in options):
-        notes.lost(where, "--nnodes MIN:MAX: nnodes is the largest size, elastic.minNodes the least")
+        notes.lost(
+            where, "--nnodes MIN:MAX: nnodes is the largest size, elastic.minNodes the least"
+        )
     if kept:
         reason = "carried over as command, because the launcher's args begin with a script"
         names = ", ".join(spelled[option] for option in kept)

@@ -27,6 +27,7 @@ QUEUED = Reason("Running", "Queued", False)
 PULLING = Reason("Running", "Pulling", False)
 POD_INITIALIZING = Reason("Running", "PodInitializing", False)
 CONTAINER_CREATING = Reason("Running", "ContainerCreating", False)
+GROUP_RESIZED = Reason("Running", "GroupResized", False)
 NOT_RUNNING_SUSPENDED = Reason("Running", "Suspended", False)
 FINISHED = Reason("Running", "Finished", False)
 SUSPENDING = Reason("Suspended", "Suspending", False)
@@ -84,7 +85,6 @@ RESULT_UNKNOWN = "ResultUnknown"
 NOT_STARTED = "StartupDeadlineExceeded"
 SPEC_CHANGED = "SpecChanged"
 AVOIDANCE_OVER = "AvoidanceOver"
-GROUP_RESIZED = "GroupResized"
 INIT_CONTAINER_FAILED = "InitContainerFailed"
 FOREIGN_ORDER = "ForeignOrder"
 

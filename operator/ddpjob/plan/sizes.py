@@ -85,9 +85,9 @@ def go_on_with_fewer(inputs: Inputs, status: Status) -> Decision | None:
     missing = sorted({*range(inputs.size)} - {p.rank for p in inputs.current if p.running})
     what = f"the pod of node rank {format_ranks(missing)} does not run yet"
     text = f"{what}; the group goes on with {found.size} nodes of {inputs.job.spec.nnodes}"
-    status = with_history(status, GROUP_RESIZED, inputs.now)
+    status = with_history(status, GROUP_RESIZED.name, inputs.now)
     groups = found.kept, found.taking, found.size
-    begun = restart_in_place(inputs, status, GROUP_RESIZED, text, *groups)
+    begun = restart_in_place(inputs, status, GROUP_RESIZED.name, text, *groups)
     text = "; ".join(filter(None, (text, found.words)))
     return replace(begun, events=(Event("Restarting", text),))
 
@@ -116,7 +116,7 @@ def grow(inputs: Inputs, decision: Decision) -> Decision:
     if spec.checkpoint is not None and inputs.observed.saved_seconds > SAVED_SECONDS:
         return decision  # the agent tells of the next one
     text = f"the group goes on with {found.size} nodes of {spec.nnodes}; {found.words}"
-    status = with_history(status, GROUP_RESIZED, inputs.now)
+    status = with_history(status, GROUP_RESIZED.name, inputs.now)
     groups = found.kept, found.taking, found.size
-    begun = restart_in_place(inputs, status, GROUP_RESIZED, text, *groups)
+    begun = restart_in_place(inputs, status, GROUP_RESIZED.name, text, *groups)
     return replace(begun, events=(Event("Restarting", text),))
