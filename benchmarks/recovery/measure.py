@@ -48,6 +48,7 @@ def recoveries(
                 for fault in group:
                     if series.job.get("spares"):
                         spare_of(job)
+                    job.until(lambda status: status["nodes"]["running"] == 2, 180, "both nodes")
                     yield fault, recover(job, fault, without_operator=series.without_operator)
         return
     with peer.installed(cluster, image):

@@ -69,7 +69,7 @@ class Series:
         most = in_place if self.is_in_place(fault) else MOST_NEW_PODS
         if fault.replaced and self.strategy == "InPlace" and not self.without_operator:
             most = MOST_REPLACED
-            most = MOST_SWAPPED if self.job.get("spares") else most
+            most = MOST_SWAPPED if self.job.keys() & {"spares", "elastic"} else most
         most = {"OOMKilled": MOST_OUT_OF_MEMORY, "NodeLost": MOST_NODE_LOST}.get(fault.reason, most)
         most += HANG_SECONDS + 2 if fault.reason == "Hang" else 0
         return most + (MOST_WITHOUT_OPERATOR if self.without_operator else 0)
@@ -91,6 +91,12 @@ SERIES = {
         [fault for fault in FAULTS if fault.reason in ("PodDeleted", "Evicted")],
         job={"spares": 1},
         words="`spares: 1`. Each fault waits until there is one again.",
+    ),
+    "elastic": Series(
+        "With a smaller group",
+        [fault for fault in FAULTS if fault.reason in ("PodDeleted", "Evicted")],
+        job={"elastic": {"minNodes": 1, "replaceSeconds": 0, "growSeconds": 5}},
+        words="`elastic`, which waits for no pod. Each fault waits until both nodes run again.",
     ),
     "two processes": Series(
         "Two pods of two processes, in place",

@@ -1,4 +1,4 @@
-"""One pod of a large job is lost: all pods anew, one pod anew, or a spare in its place."""
+"""One pod of a large job is lost: all pods anew, one pod anew, a spare, or a smaller group."""
 
 import asyncio
 import time
@@ -20,6 +20,10 @@ WAYS: Mapping[str, dict[str, Any]] = {
     "all pods anew (Recreate)": policy("Recreate"),
     "one pod anew": policy("InPlace"),
     "a spare": {**policy("InPlace"), "spares": 1},
+    "a smaller group": {
+        **policy("InPlace"),
+        "elastic": {"minNodes": 1, "replaceSeconds": 0, "growSeconds": 3600},
+    },
 }
 MOST_WRITES = 10
 

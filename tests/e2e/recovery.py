@@ -186,9 +186,9 @@ def steady_job(
     hang_seconds: int = HANG_SECONDS,
     nproc: int = 1,
     checkpoint_mb: int = 0,
-    spares: int = 0,
+    **more: Any,
 ) -> Iterator[Job]:
-    """A job of two pods on two nodes, and perhaps spares, that trains until it is deleted.
+    """A job of two pods on two nodes that trains until it is deleted; `more` is of its spec.
 
     `checkpoint_mb`: each rank loads a checkpoint of this size first, from a folder of the host.
     """
@@ -206,7 +206,6 @@ def steady_job(
         image=image,
         nnodes=2,
         nprocPerNode=nproc,
-        spares=spares,
         env=env,
         args=[f"/script/{SCRIPT.name}"],
         resources={
@@ -222,6 +221,7 @@ def steady_job(
         volumes=volumes,
         volumeMounts=mounts,
         template={"spec": {"topologySpreadConstraints": [SPREAD]}},
+        **more,
     )
     wait_until(lambda: stepped_at(job, pods_of(job), 0, nproc), 300, "first step")
     yield job

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,24 @@ def test_a_spare_gets_the_rank_of_a_lost_pod(
             status = job.status
             assert status["failure"]["reason"] == fault.reason
             assert (status["attempt"], status["round"]) == (0, number)
+    gone(kind_cluster, "-n", namespace)
+
+
+def test_a_smaller_group_goes_on_and_gets_larger_again(
+    kind_cluster: KindCluster, namespace: str, foreign_image: str
+) -> None:
+    (deleted,) = (fault for fault in FAULTS if fault.reason == "PodDeleted")
+    elastic = {"minNodes": 1, "replaceSeconds": 0, "growSeconds": 10}
+    with steady_job(kind_cluster, namespace, foreign_image, elastic=elastic) as job:
+        for count, rank in enumerate((1, 0, 1), start=1):
+            stays = pods_of(job)[1 - rank]
+            print(f"{deleted.name}, elastic: {recover(job, replace(deleted, rank=rank))}")
+            status = job.until(lambda status: status["nodes"]["desired"] == 2, 180, "two nodes")
+            status = job.in_state("Running")
+            assert stays in pods_of(job)
+            assert (status["attempt"], status["restarts"]) == (0, 2 * count)
+            reasons = [past["reason"] for past in status["history"][-2:]]
+            assert reasons == ["PodDeleted", "GroupResized"]
     gone(kind_cluster, "-n", namespace)
 
 
