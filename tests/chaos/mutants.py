@@ -215,6 +215,27 @@ MUTANTS = (
         tests=(UNIT + "test_spares.py",),
     ),
     Mutant(
+        "a size that no agent is told",
+        "plan/own.py",
+        "size = size_of(job, status) if job.spec.elastic else 0",
+        "size = 0",
+        tests=(UNIT + "test_sizes.py", life("shrinks-by-rank-1")),
+    ),
+    Mutant(
+        "a pod of a rank that is no more, not waited for",
+        "plan/own.py",
+        "if its < here or its == here and size <= pod.rank < job.spec.nnodes:",
+        "if its < here:",
+        tests=(UNIT + "test_sizes.py",),
+    ),
+    Mutant(
+        "a larger group though a rank has ended well",
+        "plan/sizes.py",
+        "if size <= inputs.size or len(here) < inputs.size or inputs.succeeded:",
+        "if size <= inputs.size or len(here) < inputs.size:",
+        tests=(UNIT + "test_sizes.py",),
+    ),
+    Mutant(
         "an old round's failure counted",
         "plan/in_place.py",
         "    if seen is None or (seen.attempt, seen.round) != (status.attempt, status.round):\n"

@@ -198,6 +198,14 @@ def test_a_spare_comes_for_the_missing_node_and_is_taken_in_after_a_time() -> No
     assert len(sort_pods(ours, ours.status, left).current) == 3
 
 
+def test_it_is_not_taken_in_where_a_rank_has_ended_well_or_the_pods_are_old() -> None:
+    ours, left = with_spare(shrunk())
+    group = told(round=1)
+    assert decide(ours, see(*left, round_status=group, spec_hash="new"), NOW + 60).status.round == 1
+    left[1] = replace(left[1], result="succeeded", ended=True, exit_code=0, running=False)
+    assert decide(ours, see(*left, round_status=group), NOW + 60).status.round == 1
+
+
 def test_with_a_checkpoint_it_waits_for_the_next_save() -> None:
     volume: dict[str, Any] = {"volume": {"emptyDir": {}}}
     ours, left = with_spare(shrunk())
