@@ -138,7 +138,7 @@ MUTANTS = (
     Mutant(
         "ranks by their place in a list",
         "plan/running.py",
-        "missing = tuple(rank for rank in range(job.spec.nnodes) if rank not in present)",
+        "missing = tuple(rank for rank in range(inputs.size) if rank not in present)",
         "missing = tuple(range(len(present), job.spec.nnodes))",
         tests=(
             UNIT + "test_startup.py::test_only_missing_pods_are_created",
@@ -149,7 +149,7 @@ MUTANTS = (
     Mutant(
         "failures as events",
         "controller/reconcile.py",
-        "        return Observed(\n            pods=tuple(self.caches.pods(job)),\n",
+        "        return Observed(\n            pods=(*self.caches.pods(job), *parted),\n",
         "        alive = vars(memory).setdefault('alive', set())\n"
         "        pods = tuple(\n"
         "            pod\n"
@@ -171,8 +171,9 @@ MUTANTS = (
     Mutant(
         "an order before the status",
         "plan/decide.py",
-        "order=order_of(job.status, pods, ends=decision.end_round, dead=_dead(job, observed))",
-        "order=order_of(decision.status, pods, ends=decision.end_round)",
+        "order=order_of(job, pods, ends=decision.end_round, dead=_dead(job, observed))",
+        "order=order_of(job.model_copy(update={'status': decision.status}), pods, "
+        "ends=decision.end_round)",
         tests=(life("fails-in-place"),),
     ),
     Mutant(
