@@ -125,8 +125,15 @@ def twin(trail: Trail) -> Trail:
 
 
 def survivors(trail: Trail) -> Trail:
-    """The pods of attempt 0 never go."""
-    return without(trail, *(n for n, e in enumerate(trail) if isinstance(e, Entry) and not e.after))
+    """The pods of attempt 0 that are deleted never end, nor go."""
+
+    def is_end(entry: Entry | Deed) -> bool:
+        if not isinstance(entry, Entry) or entry.after is None:
+            return isinstance(entry, Entry)
+        is_deleted = "deletionTimestamp" in entry.after["metadata"]
+        return is_deleted and entry.after["status"].get("phase") == "Failed"
+
+    return without(trail, *(n for n, entry in enumerate(trail) if is_end(entry)))
 
 
 def no_failure(trail: Trail) -> Trail:
