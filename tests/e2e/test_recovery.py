@@ -62,23 +62,6 @@ def test_a_spare_gets_the_rank_of_a_lost_pod(
     gone(kind_cluster, "-n", namespace)
 
 
-def test_a_smaller_group_goes_on_and_gets_larger_again(
-    kind_cluster: KindCluster, namespace: str, foreign_image: str
-) -> None:
-    (deleted,) = (fault for fault in FAULTS if fault.reason == "PodDeleted")
-    elastic = {"minNodes": 1, "replaceSeconds": 0, "growSeconds": 10}
-    with steady_job(kind_cluster, namespace, foreign_image, elastic=elastic) as job:
-        stays = pods_of(job)[0]
-        print(f"{deleted.name}, elastic: {recover(job, deleted)}")
-        job.until(lambda status: status["round"] == 2, 180, "larger group")
-        status = job.in_state("Running")
-        assert pods_of(job) == [stays, f"{job.name}-0-s1"]
-        assert (status["attempt"], status["nodes"]["desired"]) == (0, 2)
-        reasons = [past["reason"] for past in status["history"]]
-        assert reasons == ["PodDeleted", "GroupResized"]
-    gone(kind_cluster, "-n", namespace)
-
-
 def test_a_suspended_training_goes_on_where_it_was(
     kind_cluster: KindCluster, namespace: str, trainer_image: str, tmp_path: Path
 ) -> None:
@@ -185,4 +168,21 @@ def test_strangers_do_not_reach_the_ranks(
     wait_until(lambda: all(map(reached, PORTS)), 30, "way without a policy")
     kind_cluster.kubectl("delete", *where, "--grace-period=0", "--force")
     job.delete()
+    gone(kind_cluster, "-n", namespace)
+
+
+def test_a_smaller_group_goes_on_and_gets_larger_again(
+    kind_cluster: KindCluster, namespace: str, foreign_image: str
+) -> None:
+    (deleted,) = (fault for fault in FAULTS if fault.reason == "PodDeleted")
+    elastic = {"minNodes": 1, "replaceSeconds": 0, "growSeconds": 10}
+    with steady_job(kind_cluster, namespace, foreign_image, elastic=elastic) as job:
+        stays = pods_of(job)[0]
+        print(f"{deleted.name}, elastic: {recover(job, deleted)}")
+        job.until(lambda status: status["round"] == 2, 180, "larger group")
+        status = job.in_state("Running")
+        assert pods_of(job) == [stays, f"{job.name}-0-s1"]
+        assert (status["attempt"], status["nodes"]["desired"]) == (0, 2)
+        reasons = [past["reason"] for past in status["history"]]
+        assert reasons == ["PodDeleted", "GroupResized"]
     gone(kind_cluster, "-n", namespace)
