@@ -85,7 +85,7 @@ def _delete(here: Stage, seen: JobWatch, operator: OperatorProcess) -> float:
 
 def judge(nnodes: int, found: Mapping[str, Loss]) -> Result:
     """The promise, and the figures."""
-    few = {way: loss.writes.total() for way, loss in found.items() if "all" not in way}
+    few = {way: loss.writes.total() for way, loss in found.items() if not way.startswith("all")}
     words = ", ".join(f"{writes} with {way}" for way, writes in few.items())
     figures = []
     for way, loss in found.items():
