@@ -7,8 +7,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, Callable  # noqa: UP035 - Python 3.8
 
-from ddpjob_agent.config import NO_RENDEZVOUS, Config, say
-from ddpjob_agent.failures.failures import Failure
+from ddpjob_agent.config import Config, say
 from ddpjob_agent.failures.verdict import (
     Verdict,
     announce,
@@ -17,6 +16,7 @@ from ddpjob_agent.failures.verdict import (
     judge_stop,
     silent,
     termination_message,
+    unready,
     write_termination,
 )
 from ddpjob_agent.leftovers import tidy
@@ -99,6 +99,7 @@ class Rounds:
             on_start=begun,
             on_end=ended,
             is_over=lambda: self.wanted() > number or self.is_out() or self.new_place() is not None,
+            on_name=lambda: self.reach_out(number),
             silence=self.silence,
         )
 
@@ -120,7 +121,8 @@ class Rounds:
         if config.is_elastic and config.node_rank == 0 and self.group is not None:
             from ddpjob_agent.saves import watch
 
-            watch(config.checkpoint_dir, self.group.note_save)
+            group = self.group
+            watch(config.checkpoint_dir, lambda: group.nnodes < config.nnodes, group.note_save)
         if config.node_timeout and not config.is_spare:
             from ddpjob_agent.nodes.heartbeat import HeadHeartbeats, MemberHeartbeats
 
@@ -154,7 +156,7 @@ class Rounds:
 
     def page(self) -> dict[str, Any]:
         """The object served at /progress."""
-        place = self.place() if self.first.is_spare else None
+        place = self.place()
         rank = {} if place is None else {"node_rank": place[0]}
         return {**self.round.page, **({} if self.beats is None else self.beats.page()), **rank}
 
@@ -205,13 +207,20 @@ class Rounds:
 
     def place(self) -> tuple[int, int] | None:
         """The rank that this pod has got, and its first round with it; None if it has got none."""
-        own = self.group.place_of(print_of(self.first.pod_uid)) if self.group is not None else None
+        own = self.group.place_of(print_of(self.first.pod_uid)) if self.group else None
         return own or (self.link.place if isinstance(self.link, Link) else None)
 
     def new_place(self) -> tuple[int, int] | None:
-        """The same where it is not taken yet."""
-        found = self.place()
-        return None if found is None or found[0] == self.first.node_rank else found
+        """The same where it is not taken yet, and that round is wanted: no rank before it lives."""
+        found, agents = self.place(), (self.group, self.link)
+        if found is None or found[0] == self.first.node_rank:
+            return None
+        return found if any(each and each.order.round >= found[1] for each in agents) else None
+
+    def reach_out(self, number: int) -> None:
+        """Be in touch with rank 0's agent, for a group that may go on while others are missing."""
+        if self.first.is_elastic and isinstance(self.link, Link) and not self.link.is_alive():
+            self.link.tell(self.first.node_rank, Node(number, CLEAN))
 
     def wait_for_place(self) -> Verdict | None:
         """Wait, as a spare, for a rank; the end where the group, or this pod, ends before."""
@@ -251,13 +260,9 @@ class Rounds:
         def hear(report: Any) -> None:
             self.round.progress.hear(report)
 
-        def stacks() -> str:
-            return self.round.hangs.show()
-
-        token = self.setup.callback_token
         follow = self.follow if self.link is not None else None
-        pages = Pages(self.page, stacks, self.group, self.token, follow, hear, token)
-        serve(self.first, pages)
+        its, token = (self.group, self.token, follow), self.setup.callback_token
+        serve(self.first, Pages(self.page, lambda: self.round.hangs.show(), *its, hear, token))
 
     def drain(self, seconds: float = DRAIN_SECONDS) -> None:
         """Have the ranks' last lines in the log before anything else, if it takes them in time."""
@@ -267,10 +272,8 @@ class Rounds:
     def leave(self, verdict: Verdict | None) -> Verdict | None:
         """Leave a round that has ended so; None where another one may begin, else the end."""
         if verdict is None:
-            grows = self.link is not None and self.link.order.size > self.round.config.nnodes
-            self.launcher.stop(
-                max(STOP_SECONDS, self.first.grace_seconds) if grows else STOP_SECONDS
-            )
+            gently = self.link is not None and self.link.order.gently
+            self.launcher.stop(max(STOP_SECONDS, self.first.grace_seconds if gently else 0))
         elif not self.may_repeat(verdict):
             return verdict
         else:
@@ -285,7 +288,8 @@ class Rounds:
     def may_repeat(self, verdict: Verdict) -> bool:
         """Whether the operator may have this pod try again."""
         is_stopped = self.launcher.terminated_at is not None or self.ends_it()
-        return self.link is not None and verdict.reason in REPEATABLE and not is_stopped
+        may_pass = (*REPEATABLE, *(["Rendezvous"] if self.first.is_elastic else []))
+        return self.link is not None and verdict.reason in may_pass and not is_stopped
 
     def tell_failure(self, verdict: Verdict) -> None:
         """Tell the group, the log, and whoever may read the termination message."""
@@ -332,7 +336,8 @@ class Rounds:
                 told = 0, False
             link = self.link
             assert link is not None
-            number = max(number, self.wanted())  # perhaps another pod has been lost meanwhile
+            # Perhaps another pod has been lost meanwhile.
+            number = max(number, self.wanted(), self.first.round)
             if told != (number, self.wanted() == number):  # before the order it is not taken in
                 told = number, self.wanted() == number
                 link.tell(self.first.node_rank, Node(number, CLEAN))
@@ -393,8 +398,3 @@ class Rounds:
         self.round = self.make_round(config)
         self.round.progress.ignore_file()
         start(self.launcher, config, self.mode, self.arguments, self.setup)
-
-
-def unready(words: str) -> Verdict:
-    """The verdict on a pod that cannot begin another round."""
-    return Verdict("Rendezvous", NO_RENDEZVOUS, Failure(words, time.time()))

@@ -11,40 +11,48 @@ from typing import Callable  # noqa: UP035 - Python 3.8
 
 # Between two looks. A save is over when nothing has changed from one to the next.
 LOOK_SECONDS = 0.3
-# So many files are looked at, and so many of each folder in that of the checkpoints.
+# So many files are looked at in each folder.
 MOST_FILES = 512
 
 
-def watch(folder: str, on_save: Callable[[], None]) -> None:
-    """Call `on_save` after each save from now on, if the job has such a folder."""
+def watch(folder: str, matters: Callable[[], bool], on_save: Callable[[], None]) -> None:
+    """Call `on_save` after each save while it `matters`, if the job has such a folder."""
 
     def run() -> None:
-        seen, is_open = look(folder), False
+        seen, is_open = None, False
         while True:
             time.sleep(LOOK_SECONDS)
-            now = look(folder)
-            was_open, is_open, seen = is_open, now != seen, now
-            if was_open and not is_open:
+            now = look(folder) if matters() else None
+            was_open, is_open = is_open, None not in (seen, now) and now != seen
+            if was_open and now == seen is not None:
                 on_save()
+            seen = now
 
     if folder:
         threading.Thread(target=run, daemon=True, name="saves").start()
 
 
-def look(folder: str) -> tuple[int, int]:
-    """The newest change of a file in the folder or below its folders, and the size of all."""
-    newest = size = 0
-    for entry in _files(folder):
+def look(folder: str) -> list[tuple[int, int]]:
+    """The times and sizes of the folder, of what is in it, and in the one changed last below it."""
+    found, last = [], (0, "")
+    with contextlib.suppress(OSError):
+        found.append(_stat(os.stat(folder)))
+    for entry in _entries(folder):
         with contextlib.suppress(OSError):  # it has just been removed
-            found = entry.stat()
-            newest, size = max(newest, found.st_mtime_ns), size + found.st_size
-            for file in _files(entry.path) if entry.is_dir() else ():
-                found = file.stat()
-                newest, size = max(newest, found.st_mtime_ns), size + found.st_size
-    return newest, size
+            found.append(_stat(entry.stat()))
+            if entry.is_dir():
+                last = max(last, (found[-1][0], entry.path))
+    for entry in _entries(last[1]) if last[1] else ():
+        with contextlib.suppress(OSError):
+            found.append(_stat(entry.stat()))
+    return sorted(found)
 
 
-def _files(folder: str) -> list[os.DirEntry[str]]:
+def _stat(found: os.stat_result) -> tuple[int, int]:
+    return found.st_mtime_ns, found.st_size
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         return list(islice(entries, MOST_FILES))
     return []

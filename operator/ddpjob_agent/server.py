@@ -223,11 +223,11 @@ def serve(config: Config, pages: Pages) -> None:
 def hold_operator(group: Group, query: str) -> dict[str, Any]:
     """Take the operator's order, and answer once there is more to tell than it knows.
 
-    `round=R&after=S&hold=T&ends=0|1&heard=C&pods=P&since=F&size=N`: the job's round, the serial of
-    the last answer, the seconds to wait for another one, whether nodes whose ranks have failed are
-    to end their pods, the last answer's timestamp, which pods have replaced others, the first round
-    of the latest of these, and the round's number of nodes. An order that was lost is given again
-    with the next request.
+    `round=R&after=S&hold=T&ends=0|1&heard=C&pods=P&since=F&size=N&held=0|1`: the job's round, the
+    serial of the last answer, the seconds to wait for another one, whether nodes whose ranks have
+    failed are to end their pods, the last answer's timestamp, which pods have replaced others, the
+    first round of the latest of these, the round's number of nodes, and whether no round is to
+    begin. An order that was lost is given again with the next request.
     """
     words = dict(pair.partition("=")[::2] for pair in query.split("&"))
     number, after, hold, ends = (
@@ -235,8 +235,9 @@ def hold_operator(group: Group, query: str) -> dict[str, Any]:
     )
     group.hear(seconds(words.get("heard", "")))
     if number is not None:
-        since, size = (whole(words.get(name, "")) or 0 for name in ("since", "size"))
-        group.want(number, bool(ends), read_pods(words.get("pods", "")), since, size)
+        since, size, held = (whole(words.get(n, "")) or 0 for n in ("since", "size", "held"))
+        pods = read_pods(words.get("pods", ""))
+        group.want(number, bool(ends), pods, since, size, is_held=bool(held))
     group.hold_operator(after, hold or 0)
     return group.page()
 

@@ -117,4 +117,7 @@ def with_master(command: list[str], env: Mapping[str, str]) -> list[str]:
     for place, word in enumerate(found[:-1]):
         if name := options.pop(word, ""):
             found[place + 1] = env[name]
+    option = found.index(ACCELERATE) + 1
+    if env.get("DDPJOB_WORLD_SIZE") == "1" and found[option : option + 1] == ["--multi_gpu"]:
+        del found[option]  # the group was larger; for one process accelerate refuses it
     return found

@@ -12,7 +12,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Self
 
@@ -187,15 +187,19 @@ class PlayedGroup:
                 self._get(pod, *place)
 
     def _resize(self) -> None:
-        """Let pods of ranks that the group has no more get others, or end."""
+        """Let pods of ranks that the group has no more get others, or end.
+
+        They go on until their next round is ordered.
+        """
         size = self.group.nnodes
-        self.members = {rank: each for rank, each in self.members.items() if rank < size}
-        former = [pod for pod in self.pods.values() if pod.rank >= size]
-        for pod in former:
+        for pod in [pod for pod in self.pods.values() if pod.rank >= size]:
+            place = self.group.place_of(pod.print)
+            if place and place[1] > self.group.order.round and pod.state != "over":
+                continue
             del self.pods[pod.rank]
+            self.members.pop(pod.rank, None)
             if pod.state == "over":
                 continue
-            place = self.group.place_of(pod.print)
             self._note(self._deed("ends", pod.rank, pod.round, pod.since))  # with this rank
             if place is None:
                 self.former.append(pod)
@@ -297,7 +301,14 @@ class PlayedGroup:
         return Deed(what, self.uid, self.attempt, number, rank, at, since)
 
     def order(
-        self, number: int, ends: bool, pods: Mapping[int, str], since: int, size: int
+        self,
+        number: int,
+        ends: bool,
+        pods: Mapping[int, str],
+        since: int,
+        size: int,
+        *,
+        is_held: bool,
     ) -> bool:
         """Take the operator's order; whether it has arrived."""
         if self._play.unheard and self.attempt == 0 and number > 0:
@@ -305,7 +316,7 @@ class PlayedGroup:
                 if pod.state == FAILED:
                     self._over(rank, pod)
             return False
-        self.group.want(number, ends, pods, since, size)
+        self.group.want(number, ends, pods, since, size, is_held=is_held)
         self._resize()
         self._promote()
         for pod in self.pods.values():  # they ask again, with what they are
@@ -399,7 +410,8 @@ class PlayedGroup:
         now = self._now()
         if not self._is_up(rank) or now < member.due:
             return
-        beat = member.beat(now)
+        place = self.group.place_of(self.pods[rank].print)
+        beat = replace(member.beat(now), node_rank=place[0] if place else rank)
         if self._is_up(0) and self._are_joined(network, rank):
             answer = head.take(beat, None, now)
             if answer is not None:
@@ -697,16 +709,17 @@ class Agents:
             return None
         group.group.hear(seconds(words.get("heard", "")))
         pods = read_pods(words.get("pods", ""))
-        since, size = (whole(words.get(name, "")) or 0 for name in ("since", "size"))
+        since, size, held = (whole(words.get(n, "")) or 0 for n in ("since", "size", "held"))
+        told = number, bool(ends), pods, since, size
         page, order = group.page(), group.group.order
         if ends and (order.round, order.ends) == (number, False):
             group.deed("dismissed", 0, number)
         if number <= order.round:
-            group.order(number, bool(ends), pods, since, size)
+            group.order(*told, is_held=bool(held))
             return await group.answer(after, hold)
         group.deed("ordered", 0, number)
         # Where the order arrives, this answer was on its way already.
-        return page if group.order(number, bool(ends), pods, since, size) else None
+        return page if group.order(*told, is_held=bool(held)) else None
 
 
 _UID = names.JOB_UID_LABEL

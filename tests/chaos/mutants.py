@@ -171,30 +171,30 @@ MUTANTS = (
     Mutant(
         "an order before the status",
         "plan/decide.py",
-        "order=order_of(job, pods, ends=decision.end_round, dead=_dead(job, observed))",
-        "order=order_of(job.model_copy(update={'status': decision.status}), pods, "
+        "order=order_of(job, pods, observed, ends=decision.end_round)",
+        "order=order_of(job.model_copy(update={'status': decision.status}), pods, observed, "
         "ends=decision.end_round)",
         tests=(life("fails-in-place"),),
     ),
     Mutant(
         "a round while a lost pod lives",
         "plan/own.py",
-        "        number = max(0, number - 1)\n",
+        "        number = min(number, max(observed.ordered, seen.round))\n",
         "        pass\n",
         tests=(UNIT + "test_replacement.py",),
     ),
     Mutant(
         "a replaced pod obeyed",
         "plan/own.py",
-        """        prints.append(f"{rank}:{known or seen}")\n""",
+        """        prints.append(f"{rank}:{known or found}")\n""",
         "",
         tests=(UNIT + "test_replacement.py", life("replaces-rank-1")),
     ),
     Mutant(
         "a pod replaced whose end nobody saw",
         "plan/remedy.py",
-        "found_all = bool(kept or taking) and fenced and gone <= to_come",
-        "found_all = bool(kept or taking)",
+        "return group if are_fenced(inputs, status, group) else None",
+        "return group",
         tests=(UNIT + "test_replacement.py",),
     ),
     Mutant(
@@ -210,9 +210,9 @@ MUTANTS = (
     ),
     Mutant(
         "a lost spare that keeps its rank",
-        "plan/own.py",
-        "pod = replace(pod, rank=entry.rank, since=entry.round)",
-        "pod = replace(pod, rank=entry.rank, since=since.get(entry.rank, 0))",
+        "api/ownpods.py",
+        "found = {(s.rank, s.round): (-s.number, 0)",
+        "found = {(s.rank, self.since.get(s.rank, 0)): (-s.number, 0)",
         tests=(UNIT + "test_spares.py",),
     ),
     Mutant(
@@ -225,7 +225,7 @@ MUTANTS = (
     Mutant(
         "a pod of a rank that is no more, not waited for",
         "plan/own.py",
-        "if its < here or its == here and size <= pod.rank < job.spec.nnodes:",
+        "if its < here or has_been and size <= pod.rank < job.spec.nnodes:",
         "if its < here:",
         tests=(UNIT + "test_sizes.py",),
     ),

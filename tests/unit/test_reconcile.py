@@ -94,14 +94,15 @@ def test_how_a_pod_ended_is_seen_when_it_is_gone_before_the_next_decision() -> N
     assert step.status.failure and step.status.failure.reason == "Evicted"
     assert (step.status.attempt, step.status.round) == (0, 1)
     assert not step.delete
-    after = with_status(ours, step.status)
-    assert not decide(after, controller.reconciler._observe(after, memory), NOW).delete
     # Of a pod that somebody else has made, nothing is kept that would have its name.
     theirs = replace(going, uid="another", uid_print="other!", root=STRANGERS)
     caches.put_pod(theirs)
     caches.remove_pod("another")
     assert theirs.uid in memory.parted
     assert len(controller.reconciler._observe(ours, memory).pods) == 2
+    assert theirs.uid not in memory.parted
+    after = with_status(ours, step.status)
+    assert not decide(after, controller.reconciler._observe(after, memory), NOW).delete
     memory.enter(0, 1, (0, 1))
     assert len(controller.reconciler._observe(after, memory).pods) == 1
 

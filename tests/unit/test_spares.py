@@ -116,8 +116,11 @@ def test_a_promoted_spare_is_lost_as_any_pod() -> None:
     assert (step.status.round, step.status.own_pods.since) == (2, {1: 2})
     ours = with_status(ours, step.status)
     assert sort_pods(ours, ours.status, (running(0), going)).older[0].name == "digits-0-s1"
-    step = seen(ours, running(0), going)
-    assert step.order.round == 1  # its ranks may live
+    step = seen(ours, running(0), going, ordered=1)
+    assert (step.order.round, step.order.held) == (1, True)  # its ranks may live
+    # A round that was never ordered, since ranks of the one before lived, is not ordered either.
+    assert seen(ours, running(0), going, ordered=0).order.round == 0
+    assert seen(ours, running(0), going, round_status=told(round=1)).order.round == 1
     assert name_of(ours, ours.status, 1) == "digits-0-1-r2"
 
 

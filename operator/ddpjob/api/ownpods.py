@@ -82,18 +82,20 @@ class OwnPods(Model):
         entries = self.replacements
         return {rank: e.round for e in entries for rank in parse_ranks(e.ranks, MAX_NNODES)}
 
-    def place(self, rank: int, since: int) -> tuple[int, int, int]:
-        """Return (attempt, rank, since) as the name of the pod of a node rank has them.
+    @property
+    def named(self) -> dict[tuple[int, int], tuple[int, int]]:
+        """Return how pods are named that have another rank than in their names.
 
-        `since` is the pod's first round. It may be the name of a spare, or of another rank's pod.
+        Keys are (node rank, first round with it), values the same as the names have them, with
+        minus the number of a spare.
         """
-        for spare in self.spares if since else ():
-            if (spare.rank, spare.round) == (rank, since):
-                return self.attempt, -spare.number, 0
-        for moved in self.moved:
-            if moved.rank == rank and self.since.get(rank) == since:
-                return self.attempt, moved.of, moved.round
-        return self.attempt, rank, since
+        since = self.since if self.moved else {}
+        found = {(s.rank, s.round): (-s.number, 0) for s in self.spares if s.rank is not None}
+        return found | {(m.rank, since.get(m.rank, 0)): (m.of, m.round) for m in self.moved}
+
+    def place(self, rank: int, since: int) -> tuple[int, int, int]:
+        """Return (attempt, rank, since) as the name of the pod of a node rank has them."""
+        return self.attempt, *self.named.get((rank, since), (rank, since))
 
     def has_room(self, ranks: Iterable[int]) -> bool:
         """Return whether pods of these ranks may take the places of others."""

@@ -275,6 +275,8 @@ async def fetch_group(
         query += f"&pods={order.pods}&since={order.made[1]}"
     if order.size:
         query += f"&size={order.size}"
+    if order.held:
+        query += "&held=1"
     headers = {"Authorization": f"Bearer {pod.token}"}
     within = hold + LATE_SECONDS if pod.node_timeout or not hold else REQUEST_SECONDS
     page = await http.read(pod, f"/group?{query}", GroupPage, headers, within)

@@ -7,17 +7,17 @@ read again when something is to be done about them.
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 from ddpjob import api, names
-from ddpjob.api import Admission, DDPJob, oversize
+from ddpjob.api import Admission, DDPJob, Status, oversize
 from ddpjob.errors import DDPJobError, InvalidJob
 from ddpjob.json_depth import read_json, write_json
 from ddpjob.plan.model import Made, Order, PodRecord, Report, RoundStatus
-from ddpjob.plan.own import made_of
+from ddpjob.plan.own import is_own, made_of, placed
 from ddpjob.pods.render import PodTemplate
 
 _AT_REST = ("suspend", "managedBy", "nnodes", "cleanPodPolicy", "ttlSecondsAfterFinished")
@@ -196,6 +196,10 @@ class Memory:
     requeue_at: float = math.inf
     """Monotonic time at which the job is decided on again even if nothing happens."""
 
+    def ordered(self, attempt: int) -> int:
+        """The round of this attempt that has been ordered last."""
+        return self.order.round if self.order.made[0] == attempt else 0
+
     @property
     def saved_seconds(self) -> float:
         """The seconds since the script has saved, as rank 0's agent has said; infinity without."""
@@ -206,6 +210,17 @@ class Memory:
         has_ended = pod.deleting and pod.result is not None
         if has_ended and pod.attempt == self.at[0] and len(self.parted) < MOST_PARTED:
             self.parted[pod.uid] = replace(pod, forced=True)  # so nobody deletes it again
+
+    def left(
+        self, status: Status, pods: Container[str], made: Mapping[int, str]
+    ) -> Iterable[PodRecord]:
+        """Return the own ones of the `parted`, and forget the others: anybody may make such pods.
+
+        Nor do those count that are back, whose uids are among these of `pods`.
+        """
+        gone = (p for p in placed(status, self.parted.values()) if p.uid not in pods)
+        self.parted = {pod.uid: pod for pod in gone if is_own(status, pod, made)}
+        return self.parted.values()
 
     def enter(self, attempt: int, current_round: int, made: Made) -> None:
         """Forget what belongs to another attempt or round, whoever has begun this one."""

@@ -26,7 +26,7 @@ from ddpjob.json_depth import Body, aside, read_json
 from ddpjob.plan.columns import with_columns
 from ddpjob.plan.decide import decide
 from ddpjob.plan.model import Decision, Event, Observed, Queue
-from ddpjob.plan.own import is_own, made_of
+from ddpjob.plan.own import made_of
 from ddpjob.plan.podrecord import pod_record
 from ddpjob.plan.reasons import INVALID
 from ddpjob.plan.spares import AGAIN_SECONDS
@@ -138,11 +138,11 @@ class Reconciler:
     def _observe(
         self, job: DDPJob, memory: Memory, queue: Queue | None = None, *, confirmed: bool = False
     ) -> Observed:
-        place, made = place_of(job), memory.made[1] if memory.made[0] == made_of(job.status) else {}
-        parted = (pod for pod in memory.parted.values() if is_own(job.status, pod, made))
+        place, pods = place_of(job), {pod.uid: pod for pod in self.caches.pods(job)}
+        made = memory.made[1] if memory.made[0] == made_of(job.status) else {}
         rendered = memory.rendered if memory.rendered and memory.rendered.place == place else None
         return Observed(
-            pods=(*self.caches.pods(job), *parted),
+            pods=(*pods.values(), *memory.left(job.status, pods, made)),
             confirmed=confirmed,
             children_ready=memory.prepared == place,
             create_error=memory.create_error,
@@ -151,6 +151,7 @@ class Reconciler:
             secondary_seconds=elapsed(memory.secondary_at),
             report=memory.report,
             round_status=memory.round_status,
+            ordered=memory.ordered(job.status.attempt),
             queue=queue,
             saved_seconds=memory.saved_seconds,
             silent=memory.silent.get(made_of(job.status), frozenset()),
@@ -382,9 +383,8 @@ def _is_long(job: DDPJob, observed: Observed) -> bool:
     """
     if len(observed.pods) > _MANY_PODS or job.spec.failure_policy.message_patterns():
         return True
-    seen = observed.round_status
-    exits = len(seen.exits) if seen else 0  # and read in each decision
-    return exits + sum(pod.result == "failed" for pod in observed.pods) > _MANY_FAILED
+    exits = observed.round_status.exits if observed.round_status else ()  # read in each decision
+    return len(exits) + sum(pod.result == "failed" for pod in observed.pods) > _MANY_FAILED
 
 
 def _needs_confirmation(job: DDPJob, decision: Decision, memory: Memory) -> bool:

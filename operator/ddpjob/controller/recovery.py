@@ -14,7 +14,7 @@ from ddpjob.api import DDPJob
 from ddpjob.cluster import DDPJOBS, PODS, Cluster
 from ddpjob.controller.memory import Caches, Memory
 from ddpjob.errors import NotFound
-from ddpjob.plan.own import absent, is_own, may_be_own
+from ddpjob.plan.own import absent, is_own, may_be_own, placed
 from ddpjob.plan.podrecord import pod_record
 from ddpjob.pods.objects import labels_of, owner_of
 from ddpjob.pods.render import pod_labels
@@ -89,7 +89,7 @@ async def _take_back(
     labels = labels_of(job) | pod_labels(place[0], names.rank_text(place[1]))
     ours = {"labels": labels, "ownerReferences": [owner_of(job), *others]}
     pod = pod_record({**body, "metadata": {**metadata, **ours}})
-    if pod is None or not is_own(job.status, pod, made):
+    if pod is None or not is_own(job.status, next(placed(job.status, [pod])), made):
         return
     log.info("job=%s/%s pod=%s taken back", job.namespace, job.name, name)
     patch = {"metadata": {"uid": metadata["uid"], **ours}}

@@ -14,7 +14,7 @@ from ddpjob.plan.budget import with_time_booked
 from ddpjob.plan.cleanup import clean_up, delete_strays
 from ddpjob.plan.columns import news, with_columns
 from ddpjob.plan.failure import after_failure, restart_or_fail
-from ddpjob.plan.finish import complete, is_suspending, seconds_left, suspend, time_is_up
+from ddpjob.plan.finish import complete, seconds_left, suspend, time_is_up
 from ddpjob.plan.in_place import after_exits, is_waiting, with_ends, with_wait
 from ddpjob.plan.model import Decision, Observed, PodRecord, requeue
 from ddpjob.plan.own import BEGUN, Inputs, Pods, is_own, made_of, order_of, sort_pods, with_own
@@ -32,6 +32,7 @@ from ddpjob.plan.running import (
 )
 from ddpjob.plan.sizes import go_on_with_fewer, grow, seconds_to_wait
 from ddpjob.plan.spares import provide_spares
+from ddpjob.plan.status import is_suspending
 from ddpjob.plan.termination import final_report, final_result, termination_of
 from ddpjob.ranks import format_ranks, parse_ranks
 
@@ -57,14 +58,8 @@ def decide(job: DDPJob, observed: Observed, now: float) -> Decision:
         status=with_columns(job.status, status, pods.current, now),
         events=(*decision.events, *news(job.status, status)),
         head=pods.head,
-        order=order_of(job, pods, ends=decision.end_round, dead=_dead(job, observed)),
+        order=order_of(job, pods, observed, ends=decision.end_round),
     )
-
-
-def _dead(job: DDPJob, observed: Observed) -> frozenset[str]:
-    """Return `uid_print` of the attempt's pods of which no process lives, as their agents say."""
-    seen = observed.round_status
-    return seen.dead if seen and seen.attempt == job.status.attempt else frozenset()
 
 
 def _decide_by_state(job: DDPJob, pods: Pods, observed: Observed, now: float) -> Decision:
@@ -119,7 +114,7 @@ def _decide_active(job: DDPJob, pods: Pods, observed: Observed, now: float) -> D
         return restart_or_fail(inputs, status, found)
     # It goes on without those that are missing.
     longest = seconds_to_wait(inputs, status)
-    if longest <= 0 and (begun := go_on_with_fewer(inputs, status)):
+    if longest <= 0 and failing is told is None and (begun := go_on_with_fewer(inputs, status)):
         return begun
     # Nothing is wrong: count what runs, and create what is missing.
     status = with_counts(inputs, status)

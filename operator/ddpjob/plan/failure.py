@@ -99,8 +99,7 @@ def restart_or_fail(inputs: Inputs, status: Status, found: api.Failure) -> Decis
     if stay:
         pause = pause if stay.created else 0.0
         text += f"; {stay.words}, in round {status.round + 1}"
-        groups = stay.kept, stay.taking, stay.size
-        begun = restart_in_place(inputs, status, found.reason, what, *groups, pause=pause)
+        begun = restart_in_place(inputs, status, found.reason, what, stay, pause=pause)
     else:
         begun = restart(inputs, status, found.reason, what, pause=pause)
     if pause:

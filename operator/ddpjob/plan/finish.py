@@ -20,7 +20,7 @@ from ddpjob.plan.reasons import (
     Reason,
 )
 from ddpjob.plan.restart import next_attempt, silent_nodes
-from ddpjob.plan.status import count_nodes, with_condition, with_history
+from ddpjob.plan.status import count_nodes, is_suspending, with_condition, with_history
 from ddpjob.times import timestamp
 
 _GRACE = "; ranks have their grace period to save"
@@ -120,9 +120,3 @@ def _why_suspended(status: Status) -> str:
     leaving = status.condition("Suspended")
     words = leaving.message.removesuffix(_GRACE) if leaving else ""
     return words if words.startswith(("Kueue", "Workload")) else "spec.suspend was true"
-
-
-def is_suspending(status: Status) -> bool:
-    """Whether the job is leaving its attempt. It goes on leaving even if it is resumed."""
-    leaving = status.condition("Suspended")
-    return leaving is not None and leaving.reason == SUSPENDING.name

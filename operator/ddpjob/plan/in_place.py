@@ -123,8 +123,7 @@ def _next_round(inputs: Inputs, status: Status, found: api.Failure) -> Decision:
     if ends or not (first or _has_stepped(inputs, status)) or not may_stay:
         return Decision(status, end_round=True)
     more = larger(inputs, judged.status)
-    groups = (more.kept, more.taking, more.size) if more else ()
-    begun = restart_in_place(inputs, judged.status, found.reason, judged.what, *groups)
+    begun = restart_in_place(inputs, judged.status, found.reason, judged.what, more)
     text = f"{judged.what}; {judged.cost}; in place, as round {begun.status.round}"
     text += f", with {more.size} nodes: {more.words}" if more else ""
     return replace(begun, events=(Event("Restarting", text, warning=True),))

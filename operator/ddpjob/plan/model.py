@@ -116,7 +116,7 @@ class PodRecord:
     """When the node controller gave up the pod's node, if the node has not come back."""
     agent_port: int = names.AGENT_PORT
     token: str = ""
-    """What its agent knows the operator by; rank 0 and spares alone have it."""
+    """What its agent knows the operator by."""
     old_agent: str = ""
     """The ConfigMap with the token, where an earlier version has made the pod."""
     spec_hash: str = ""
@@ -127,8 +127,7 @@ class PodRecord:
     node_timeout: int = 0
     """Its agent ends its ranks if it hears nobody, before so many seconds are over; 0: never."""
     termination: Termination | None = field(default=UNREAD, init=False, repr=False, compare=False)
-    """`message` once it has been read. There are many decisions while a group fails, and each reads
-    it several times."""
+    """`message` once it has been read: while a group fails that is asked for often."""
 
     @property
     def live(self) -> bool:
@@ -157,10 +156,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class NodeExit:
-    """How the ranks of one node have ended, while its pod runs and its agent waits for an order.
-
-    If all of them have ended well, its launcher waits for other nodes.
-    """
+    """How the ranks of one node have ended, while its pod waits for an order, or for others."""
 
     rank: int
     exit_code: int
@@ -261,6 +257,8 @@ class Observed:
     """For how long only secondary failures of this attempt have been seen."""
     report: Report | None = None
     round_status: RoundStatus | None = None
+    ordered: int = 0
+    """The round of the attempt that this process has ordered last."""
     queue: Queue | None = None
     """None if the operator takes no notice of Kueue."""
     silent: frozenset[int] = frozenset()
@@ -319,7 +317,7 @@ class Order:
     """What the operator tells a job's group."""
 
     round: int = 0
-    """The round that status has, or the one before while ranks of that one may live on."""
+    """The round that status has, or one before while ranks of that one may live on."""
     ends: bool = False
     """Nodes whose ranks have failed are to end their pods."""
     made: Made = (0, 0)
@@ -331,6 +329,8 @@ class Order:
     """uids of the pods that are to be told where rank 0's pod is, if that has replaced another."""
     size: int = 0
     """The number of nodes of a group that may have fewer than the job wants; 0 of every other."""
+    held: bool = False
+    """Another round follows once ranks of one before are dead; until then none begins."""
 
     def placed(self, pod: PodRecord) -> PodRecord:
         """Return a pod with the rank that it has got; as it is if it has no other than by name."""

@@ -12,7 +12,7 @@ import base64
 import binascii
 import hashlib
 import hmac
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from sys import intern
@@ -20,7 +20,8 @@ from types import MappingProxyType
 
 from ddpjob import names
 from ddpjob.api import DDPJob, Moved, OwnPods, Replacements, Spare, Status
-from ddpjob.plan.model import Made, Observed, Order, PodRecord
+from ddpjob.plan.model import Made, Observed, Order, PodRecord, RoundStatus
+from ddpjob.plan.status import is_suspending
 from ddpjob.ranks import MAX_NNODES, format_ranks, parse_ranks
 
 _SIZE = 16  # bytes of a mark and of a hash: guessing one takes 2^128 tries, not 5,000 pods
@@ -137,25 +138,18 @@ def sort_pods(
     `made` has `uid_print` of this attempt's pods that the status does not have yet.
     """
     found, table = Pods([], [], [], []), _table(status, status.attempt)
-    namespace, uid, attempt, size = job.namespace, job.uid, status.attempt, size_of(job, status)
+    attempt, size = status.attempt, size_of(job, status)
     since = table.since if table else {}
-    moved = {(each.of, each.round): each.rank for each in table.moved} if table else {}
-    for pod in pods:
-        if pod.owner_uid != uid or pod.namespace != namespace:
-            continue
-        entry = _spare_of(status, pod, made) if pod.rank < 0 else None
-        if entry and entry.rank is not None:
-            pod = replace(pod, rank=entry.rank, since=entry.round)
-        elif pod.attempt == attempt and (pod.rank, pod.since) in moved:
-            rank = moved[pod.rank, pod.since]
-            pod = replace(pod, rank=rank, since=since.get(rank, 0))
+    mine = (p for p in pods if p.owner_uid == job.uid and p.namespace == job.namespace)
+    for pod in placed(status, mine):
         its, here = (pod.attempt, pod.since), (attempt, since.get(pod.rank, 0))
-        if its < here or its == here and size <= pod.rank < job.spec.nnodes:
+        has_been = pod.attempt == attempt and pod.since <= status.round
+        if its < here or has_been and size <= pod.rank < job.spec.nnodes:
             found.older.append(pod)
         elif its > here:
             found.ahead.append(pod)
         elif pod.rank < 0:
-            (found.spares if entry else found.strays).append(pod)
+            (found.spares if _owns(status, table, pod, made) else found.strays).append(pod)
         elif pod.rank < size and _owns(status, table, pod, made):
             found.current.append(pod)
         else:
@@ -163,13 +157,27 @@ def sort_pods(
     return found
 
 
+def placed(status: Status, pods: Iterable[PodRecord]) -> Iterator[PodRecord]:
+    """Yield `pods` with the node ranks that they have got, each as it is if it has its name's."""
+    ranks = {table.attempt: {v: k for k, v in table.named.items()} for table in status.pods}
+    for pod in pods:
+        got = ranks.get(pod.attempt, {}).get((pod.rank, pod.since))
+        yield pod if got is None else replace(pod, rank=got[0], since=got[1])
+
+
 def size_of(job: DDPJob, status: Status) -> int:
-    """Return the number of nodes of the group, which may be smaller than the job wants."""
-    return status.own_pods.size or job.spec.nnodes
+    """Return the number of nodes of the group, which may be smaller than the job wants.
+
+    While the job is being suspended that is the group which ends.
+    """
+    own = status.pods[-1] if status.pods and is_suspending(status) else status.own_pods
+    return own.size or job.spec.nnodes
 
 
 def is_own(status: Status, pod: PodRecord, made: Mapping[int, str] = _NOBODYS) -> bool:
     """Whether the operator has made this pod; `made` as in `sort_pods`, of the pod's attempt.
+
+    The pod has the rank that it has got.
 
     A job that an earlier version began has no `status.pods`, so all its pods count as its own.
     """
@@ -187,9 +195,10 @@ def absent(status: Status, pods: Iterable[PodRecord]) -> set[tuple[int, int, int
     known = set[tuple[int, int, int]]()
     for table in status.pods:
         if table.attempt == status.attempt or status.state == "Restarting":
-            since, ranks = table.since, _ranks(table)
+            since, ranks, named = table.since, _ranks(table), table.named
             ranks -= done if table.attempt == status.attempt else set()
-            known |= {table.place(rank, since.get(rank, 0)) for rank in ranks}
+            here = {(rank, since.get(rank, 0)) for rank in ranks}
+            known |= {(table.attempt, *named.get(place, place)) for place in here}
     return known - {(pod.attempt, pod.rank, pod.since) for pod in pods}
 
 
@@ -199,23 +208,16 @@ def may_be_own(job: DDPJob, places: Iterable[tuple[int, int, int]]) -> set[tuple
     return {place for place in places if place[0] in attempts and place[1] < job.spec.nnodes}
 
 
-def _spare_of(status: Status, pod: PodRecord, made: Mapping[int, str]) -> Spare | None:
-    """Return what the status has of a spare; None if it is not the job's own."""
-    table = _table(status, pod.attempt)
-    for entry in table.spares if table else ():
-        if entry.number == -pod.rank:
-            known = entry.uid or (made.get(pod.rank) if pod.attempt == status.attempt else None)
-            return entry if known == pod.uid_print else None
-    return None
-
-
 def _owns(
     status: Status, table: OwnPods | None, pod: PodRecord, made: Mapping[int, str] = _NOBODYS
 ) -> bool:
     if table is None:
         return not status.pods and status.state in BEGUN
-    if pod.rank < 0:  # it comes from an API server, so it has no rank yet
-        return _spare_of(status, pod, made) is not None
+    if pod.rank < 0:
+        spare = next((each for each in table.spares if each.number == -pod.rank), None)
+        is_new = pod.attempt == status.attempt
+        known = spare and (spare.uid or (made.get(pod.rank) if is_new else None))
+        return known == pod.uid_print
     if _has_uid(table, pod):
         return True
     known = table.uids[PRINT * pod.rank : PRINT * (pod.rank + 1)]
@@ -249,27 +251,31 @@ def with_own(status: Status, own: Iterable[PodRecord], spares: Iterable[PodRecor
     return _with_table(status, table, {"uids": "".join(known)})
 
 
-def order_of(job: DDPJob, pods: Pods, *, ends: bool, dead: Set[str] = frozenset()) -> Order:
+def order_of(job: DDPJob, pods: Pods, observed: Observed, *, ends: bool) -> Order:
     """Return what the group is told.
 
-    A round is not ordered while ranks of the one before may live in a pod that is replaced. `dead`
-    has `uid_print` of those whose agents say that none does: a kubelet tells it a second later.
+    A round is not ordered while ranks of one before may live in a pod that is replaced: the last
+    order stands, as this process has given it or as rank 0's agent knows it. Agents say sooner than
+    their kubelets that none of their processes lives.
     """
-    status = job.status
+    status, seen = job.status, observed.round_status
     table, at = status.own_pods, {pod.rank: pod for pod in pods.current}
     number, since = status.round, table.since
+    if seen is None or seen.attempt != status.attempt:
+        seen = RoundStatus(status.attempt, 0, running=False)
     here = [pod for pod in pods.older if pod.live and pod.attempt == status.attempt]
-    if any(pod.uid_print not in dead for pod in here):
-        number = max(0, number - 1)
+    if any(pod.uid_print not in seen.dead for pod in here):
+        number = min(number, max(observed.ordered, seen.round))
+    held = number < status.round
     prints = list[str]()
     for rank in sorted(since):
         known = table.uids[PRINT * rank : PRINT * (rank + 1)].strip(".")
-        seen = at[rank].uid_print if rank in at else ""
-        prints.append(f"{rank}:{known or seen}")
+        found = at[rank].uid_print if rank in at else ""
+        prints.append(f"{rank}:{known or found}")
     followers = [*pods.current, *pods.spares] if 0 in since else []
     members = frozenset(pod.uid for pod in followers)
     size = size_of(job, status) if job.spec.elastic else 0
-    return Order(number, ends, made_of(status), ",".join(prints), members, size)
+    return Order(number, ends, made_of(status), ",".join(prints), members, size, held)
 
 
 def made_of(status: Status) -> Made:
@@ -322,7 +328,9 @@ def with_new_pods(
     any more: the uids of those that stay are known.
     """
     table, stay = status.own_pods, {pod.rank: pod for pod in kept}
-    named = {rank: table.place(pod.rank, pod.since)[1:] for rank, pod in {**stay, **taking}.items()}
+    names_of, every = table.named, {**stay, **taking}
+    places = {rank: (pod.rank, pod.since) for rank, pod in every.items()}
+    named = {rank: names_of.get(place, place) for rank, place in places.items()}
     since = {rank: pod.since for rank, pod in stay.items() if pod.since}
     since |= {rank: status.round for rank in range(nnodes) if rank not in stay}
     rounds = sorted({*since.values()})

@@ -8,8 +8,7 @@ itself.
 
 import math
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import replace
-from types import MappingProxyType
+from dataclasses import dataclass, replace
 
 from ddpjob import api, names
 from ddpjob.api import DDPJob, SilentNode, Status
@@ -19,7 +18,33 @@ from ddpjob.plan.own import Inputs, made_of, proofs, with_new_pods, with_root
 from ddpjob.plan.reasons import AVOIDANCE_OVER, NODE_SILENT, STARTING, because
 from ddpjob.plan.status import with_condition, with_history
 from ddpjob.plan.termination import termination_of
+from ddpjob.ranks import format_ranks
 from ddpjob.times import seconds_since, timestamp
+
+
+@dataclass(frozen=True)
+class Survivors:
+    """The pods that go on when others are lost."""
+
+    kept: Sequence[PodRecord]
+    taking: Mapping[int, PodRecord]
+    """Spares, and pods of ranks that are no more, by the ranks that they get."""
+    created: Sequence[int]
+    """Node ranks whose pods are to be created."""
+    size: int
+    """The number of nodes."""
+
+    @property
+    def words(self) -> str:
+        """What becomes of the lost pods."""
+        words = [f"{_called(pod)} gets node rank {rank}" for rank, pod in self.taking.items()]
+        if self.created:
+            words.append(f"the pod of node rank {format_ranks(self.created)} is replaced")
+        return ", ".join(words)
+
+
+def _called(pod: PodRecord) -> str:
+    return f"spare {pod.name}" if pod.rank < 0 else f"pod {pod.name}"
 
 
 def restart(
@@ -48,16 +73,13 @@ def restart_in_place(
     status: Status,
     reason: str,
     message: str,
-    kept: Sequence[PodRecord] | None = None,
-    taking: Mapping[int, PodRecord] = MappingProxyType({}),
-    size: int = 0,
+    group: Survivors | None = None,
     *,
     pause: float = 0.0,
 ) -> Decision:
     """Return the beginning of the attempt's next round: new processes in the same pods.
 
-    If only the `kept` ones stay in a group of this `size`, other pods are `taking` ranks, and the
-    rest of these are created anew after `pause` seconds.
+    With a `group` these are other pods, and those that it lacks are created after `pause` seconds.
     """
     status = _left(status)
     update = {
@@ -66,14 +88,15 @@ def restart_in_place(
         "restarts": status.restarts + 1,
     }
     status = status.model_copy(update=update)
-    if kept is not None:
-        nodes = api.Nodes(desired=size, running=len(kept) + len(taking), pending=0)
+    if group is not None:
+        running = len(group.kept) + len(group.taking)
+        nodes = api.Nodes(desired=group.size, running=running, pending=0)
         time = timestamp(math.ceil(inputs.now + pause)) if pause else None
         budget = status.budget.model_copy(update={"next_restart_time": time})
-        world_size = size * inputs.job.spec.processes_per_node
+        world_size = group.size * inputs.job.spec.processes_per_node
         update = {"nodes": nodes, "budget": budget, "world_size": world_size}
         status = status.model_copy(update=update)
-        status = with_new_pods(inputs.job, status, kept, taking, size)
+        status = with_new_pods(inputs.job, status, group.kept, group.taking, group.size)
     status = with_condition(status, because(STARTING, reason), message, now=inputs.now)
     return Decision(status)
 

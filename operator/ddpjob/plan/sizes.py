@@ -5,14 +5,14 @@ that come later wait as spares do, and the group takes them in when little is lo
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 from ddpjob.api import Status
 from ddpjob.plan.model import Decision, Event, PodRecord, requeue
-from ddpjob.plan.own import Inputs
+from ddpjob.plan.own import Inputs, awaits_pods, known_ranks
 from ddpjob.plan.reasons import GROUP_RESIZED
-from ddpjob.plan.restart import restart_in_place, staying
+from ddpjob.plan.restart import Survivors, restart_in_place, staying
 from ddpjob.plan.running import seconds_to_start
 from ddpjob.plan.spares import ready_spares
 from ddpjob.plan.status import with_history
@@ -25,47 +25,50 @@ SAVED_SECONDS = 3.0
 START_SECONDS = 30
 
 
-@dataclass(frozen=True)
-class Survivors:
-    """The pods that go on when others are lost."""
+def filled(
+    inputs: Inputs, status: Status, here: Sequence[PodRecord], size: int
+) -> Survivors | None:
+    """Return a group of this `size` of the pods that are `here`; None if the status has no room.
 
-    kept: Sequence[PodRecord]
-    taking: Mapping[int, PodRecord]
-    """Spares, and pods of ranks that are no more, by the ranks that they get."""
-    created: Sequence[int]
-    """Node ranks whose pods are to be created."""
-    size: int
-    """The number of nodes."""
-
-    @property
-    def words(self) -> str:
-        """What becomes of the lost pods."""
-        words = [f"{_called(pod)} gets node rank {rank}" for rank, pod in self.taking.items()]
-        if self.created:
-            words.append(f"the pod of node rank {format_ranks(self.created)} is replaced")
-        return ", ".join(words)
+    Spares get the ranks that are missing, then pods of the highest ranks, if there are more. The
+    rest is to be created.
+    """
+    kept = [pod for pod in here if pod.rank < size]
+    missing = sorted({*range(size)} - {pod.rank for pod in kept})
+    beyond = sorted((pod for pod in here if pod.rank >= size), key=lambda pod: -pod.rank)
+    ranks = [rank for rank in missing if rank or not inputs.job.spec.has_own_rank_0]
+    taking = dict(zip(ranks, [*ready_spares(inputs, status), *beyond], strict=False))
+    created = [rank for rank in missing if rank not in taking]
+    has_room = status.own_pods.has_room(missing)
+    return Survivors(kept, taking, created, size) if has_room else None
 
 
-def _called(pod: PodRecord) -> str:
-    return f"spare {pod.name}" if pod.rank < 0 else f"pod {pod.name}"
+def are_fenced(inputs: Inputs, status: Status, group: Survivors) -> bool:
+    """Whether no ranks run on unseen in pods that are left out of the next `group`.
+
+    Each such pod has ended, is deleted in order, or its node is silent. One that is gone may have
+    been deleted by force, and its processes may run on, unless it has not been created yet.
+    """
+    names, silent = (
+        {pod.name for pod in (*group.kept, *group.taking.values())},
+        inputs.observed.silent,
+    )
+    others = [pod for pod in inputs.current if pod.name not in names]
+    gone = {*range(inputs.size)} - {pod.rank for pod in inputs.current}
+    to_come = gone - known_ranks(status) if awaits_pods(status) else set()
+    return gone == to_come and all(
+        pod.result or pod.rank in silent or not (pod.forced or pod.unreachable_since)
+        for pod in others
+    )
 
 
 def smaller(inputs: Inputs, status: Status) -> Survivors | None:
-    """Return the largest group that pods are there for; None if there is none.
-
-    The pods with the highest ranks get those of the missing ones.
-    """
-    spec = inputs.job.spec
-    here = sorted((pod for pod in staying(inputs) if pod.running), key=lambda pod: pod.rank)
-    spares = ready_spares(inputs, status)
-    size = spec.largest_group(min(len(here) + len(spares), inputs.size))
-    kept = [pod for pod in here if pod.rank < size]
-    missing = sorted({*range(size)} - {pod.rank for pod in kept})
-    others = [*spares, *reversed(here[len(kept) :])]
-    taking = dict(zip(missing, others, strict=False))
-    if not kept or 0 in taking and spec.has_own_rank_0 or not status.own_pods.has_room(taking):
-        return None
-    return Survivors(kept, taking, (), size)
+    """Return the largest group that pods are there for; None if there is none."""
+    here = [pod for pod in staying(inputs) if pod.running]
+    count = min(len(here) + len(ready_spares(inputs, status)), inputs.size)
+    size = inputs.job.spec.largest_group(count)
+    group = filled(inputs, status, here, size) if size else None
+    return None if group is None or group.created else group
 
 
 def seconds_to_wait(inputs: Inputs, status: Status) -> float:
@@ -79,17 +82,12 @@ def seconds_to_wait(inputs: Inputs, status: Status) -> float:
 
 def go_on_with_fewer(inputs: Inputs, status: Status) -> Decision | None:
     """Return the next round of those pods of a starting group that run; None if it must wait."""
-    found = None if inputs.succeeded else smaller(inputs, status)
-    if found is None or len(found.kept) == inputs.size:
+    group = None if inputs.succeeded else smaller(inputs, status)
+    if group is None or len(group.kept) == inputs.size or not are_fenced(inputs, status, group):
         return None
     missing = sorted({*range(inputs.size)} - {p.rank for p in inputs.current if p.running})
-    what = f"the pod of node rank {format_ranks(missing)} does not run yet"
-    text = f"{what}; the group goes on with {found.size} nodes of {inputs.job.spec.nnodes}"
-    status = with_history(status, GROUP_RESIZED.name, inputs.now)
-    groups = found.kept, found.taking, found.size
-    begun = restart_in_place(inputs, status, GROUP_RESIZED.name, text, *groups)
-    text = "; ".join(filter(None, (text, found.words)))
-    return replace(begun, events=(Event("Restarting", text),))
+    what = f"the pod of node rank {format_ranks(missing)} does not run yet; "
+    return _resized(inputs, status, group, what)
 
 
 def larger(inputs: Inputs, status: Status) -> Survivors | None:
@@ -98,25 +96,33 @@ def larger(inputs: Inputs, status: Status) -> Survivors | None:
     size = inputs.job.spec.largest_group(inputs.size + len(spares))
     if size <= inputs.size or len(here) < inputs.size or inputs.succeeded:
         return None
-    taking = dict(zip(range(inputs.size, size), spares, strict=False))
-    return Survivors(here, taking, (), size) if status.own_pods.has_room(taking) else None
+    return filled(inputs, status, here, size)
 
 
 def grow(inputs: Inputs, decision: Decision) -> Decision:
     """Return the next round of a larger group if it is time, else `decision`."""
-    status, spec = decision.status, inputs.job.spec
+    status, spec, seen = decision.status, inputs.job.spec, inputs.observed.round_status
     if decision.acts or status.state != "Running" or inputs.size >= spec.nnodes:
         return decision
-    found, running = larger(inputs, status), status.condition("Running")
-    if found is None or running is None or spec.elastic is None:
+    group, running = larger(inputs, status), status.condition("Running")
+    if group is None or running is None or spec.elastic is None:
         return decision
     wait = spec.elastic.grow_seconds - seconds_since(running.last_transition_time, inputs.now)
     if wait > 0:
         return requeue(decision, wait)
     if spec.checkpoint is not None and inputs.observed.saved_seconds > SAVED_SECONDS:
         return decision  # the agent tells of the next one
-    text = f"the group goes on with {found.size} nodes of {spec.nnodes}; {found.words}"
+    progress = status.current_progress
+    is_done = progress and progress.total_steps and progress.step >= progress.total_steps
+    if is_done or seen and seen.exits:  # the last save, perhaps
+        return decision
+    return _resized(inputs, status, group)
+
+
+def _resized(inputs: Inputs, status: Status, group: Survivors, what: str = "") -> Decision:
+    """Return the next round, of a `group` of another size; `what` has made it so."""
+    text = f"{what}the group goes on with {group.size} nodes of {inputs.job.spec.nnodes}"
     status = with_history(status, GROUP_RESIZED.name, inputs.now)
-    groups = found.kept, found.taking, found.size
-    begun = restart_in_place(inputs, status, GROUP_RESIZED.name, text, *groups)
+    begun = restart_in_place(inputs, status, GROUP_RESIZED.name, text, group)
+    text = "; ".join(filter(None, (text, group.words)))
     return replace(begun, events=(Event("Restarting", text),))

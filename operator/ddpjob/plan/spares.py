@@ -4,7 +4,7 @@ They come once all nodes run, so that they take neither room nor quota from thes
 waits for one.
 """
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ddpjob import api, names
@@ -50,13 +50,6 @@ def provide_spares(inputs: Inputs, decision: Decision) -> Decision:
     if missing and not inputs.observed.children_ready:
         return replace(decision, prepare=True)
     return replace(decision, create=missing)
-
-
-def takers(inputs: Inputs, status: Status, lost: Set[int]) -> Mapping[int, PodRecord]:
-    """Return the spares that can take ranks of these `lost` ones, by the ranks."""
-    job = inputs.job
-    ranks = [rank for rank in sorted(lost) if rank or not job.spec.has_own_rank_0]
-    return dict(zip(ranks, ready_spares(inputs, status), strict=False))
 
 
 def ready_spares(inputs: Inputs, status: Status) -> Sequence[PodRecord]:

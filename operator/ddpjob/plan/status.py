@@ -12,10 +12,23 @@ from collections.abc import Sequence, Set
 from ddpjob import api
 from ddpjob.api import MAX_POINTS, Point, Progress
 from ddpjob.plan.model import PodRecord, Report
-from ddpjob.plan.reasons import ACCEPTED, AGENT_RUNS, LAUNCHER_NONE, OWN_CONDITIONS, Reason
+from ddpjob.plan.reasons import (
+    ACCEPTED,
+    AGENT_RUNS,
+    LAUNCHER_NONE,
+    OWN_CONDITIONS,
+    SUSPENDING,
+    Reason,
+)
 from ddpjob.times import timestamp
 
 CREATING = "pods are being created"
+
+
+def is_suspending(status: api.Status) -> bool:
+    """Whether the job is leaving its attempt. It goes on leaving even if it is resumed."""
+    leaving = status.condition("Suspended")
+    return leaving is not None and leaving.reason == SUSPENDING.name
 
 
 def with_condition(status: api.Status, reason: Reason, message: str, *, now: float) -> api.Status:

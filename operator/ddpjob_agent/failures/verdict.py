@@ -161,6 +161,11 @@ def silent(words: str) -> Verdict:
     return Verdict("NodeSilent", SILENT, Failure(words, time.time(), grade=SECONDARY))
 
 
+def unready(words: str) -> Verdict:
+    """The verdict on a pod that cannot begin another round."""
+    return Verdict("Rendezvous", NO_RENDEZVOUS, Failure(words, time.time()))
+
+
 def termination_message(verdict: Verdict, page: Mapping[str, Any]) -> bytes:
     """The termination message as JSON of at most TERMINATION_BYTES.
 

@@ -74,6 +74,8 @@ class Order:
     """The round waits for pods that are there in the place of others, perhaps for long."""
     size: int = 0
     """The number of its nodes; 0 is that of the job."""
+    gently: bool = False
+    """Ranks have the pod's grace period to save before it, since nothing is wrong."""
 
 
 class Group:
@@ -93,6 +95,7 @@ class Group:
         # to come. What the replaced pods say counts no more.
         self.pods: Mapping[int, str] = {}
         self.since = 0  # their first round, or a later one
+        self.is_held = False  # another round follows before any begins
         self.dead: set[str] = set()  # prints of pods that have said so since the last round began
         self.nodes: dict[int, Node] = {}
         self.counts: dict[tuple[int, str], int] = {}  # nodes by their round and state
@@ -136,7 +139,7 @@ class Group:
             self.nodes[rank] = node
             self.add(old, -1)
             self.add(node, 1)
-            if self.counts.get((wanted, CLEAN)) == self.nnodes:
+            if self.counts.get((wanted, CLEAN)) == self.nnodes and not self.is_held:
                 self.dead.clear()
                 self.give(Order(wanted, wanted, self.order.ends, size=self.order.size))
                 self.counts = {(wanted, CLEAN): self.nnodes}
@@ -168,23 +171,30 @@ class Group:
         pods: Mapping[int, str] | None = None,
         since: int = 0,
         size: int = 0,
+        *,
+        is_held: bool = False,
     ) -> None:
-        """Take the operator's order; one of an earlier round is no news."""
+        """Take the operator's order; one of an earlier round is no news.
+
+        While it `is_held`, no round begins: another one follows once ranks of one before are dead.
+        """
         pods = pods or {}
         with self.told:
             old, nnodes = self.order, size or self.nnodes
-            are_new = (pods, nnodes) != (self.pods, self.nnodes)
+            are_new = (pods, nnodes, is_held) != (self.pods, self.nnodes, self.is_held)
             if number < old.round or (number, ends) == (old.round, old.ends) and not are_new:
                 return
+            gently = nnodes > self.nnodes and not self.counts.get((old.round, FAILED))
             size = old.size if nnodes == self.nnodes else nnodes
             new = {rank for rank in pods if pods[rank] != self.pods.get(rank)}
             for rank in new | {rank for rank in range(nnodes, self.nnodes)}:
                 self.add(self.nodes.pop(rank, None), -1)
                 if self.head is not None:
                     self.head.replace(rank)
-            self.pods, self.since, self.nnodes = pods, since, nnodes
+            self.pods, self.since, self.nnodes, self.is_held = pods, since, nnodes, is_held
             waits = are_new or old.waits and old.begun < number
-            self.give(Order(number, old.begun, ends, waits, size))
+            gently |= old.gently and number == old.round
+            self.give(Order(number, old.begun, ends, waits, size, gently))
             self.count()
 
     def give(self, order: Order) -> None:
@@ -351,6 +361,6 @@ def read_order(content: Any) -> tuple[Order, float]:
     if wanted is None or begun is None:
         raise ValueError("no order")
     pause, size = number(content.get("again")) or 0.0, integer(content.get("size"))
-    ends, waits = (content.get(name) is True for name in ("ends", "waits"))
-    order = Order(wanted, begun, ends, waits, size or 0)
+    ends, waits, gently = (content.get(name) is True for name in ("ends", "waits", "gently"))
+    order = Order(wanted, begun, ends, waits, size or 0, gently)
     return order, min(pause, 60.0) if pause > 0 else 0.0

@@ -13,6 +13,7 @@ import select
 import socket
 import threading
 import time
+from dataclasses import replace
 from typing import Any, Callable  # noqa: UP035 - Python 3.8
 
 from ddpjob_agent.config import Config, say
@@ -155,8 +156,11 @@ class HeadHeartbeats(Heartbeats):
             self.group.count()
 
     def take(self, beat: Beat, address: Any) -> None:
-        """Take in and answer a heartbeat."""
-        if not self.group.is_member(beat.node_rank, beat.pod):
+        """Take in and answer a heartbeat, of a pod with the rank that it is to have."""
+        found = self.group.place_of(beat.pod)
+        if found is not None:
+            beat = replace(beat, node_rank=found[0])
+        elif not self.group.is_member(beat.node_rank, beat.pod):
             return
         answer = self.head.take(beat, address, clock())
         if answer is not None:
