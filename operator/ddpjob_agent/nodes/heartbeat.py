@@ -156,12 +156,15 @@ class HeadHeartbeats(Heartbeats):
             self.group.count()
 
     def take(self, beat: Beat, address: Any) -> None:
-        """Take in and answer a heartbeat, of a pod with the rank that it is to have."""
+        """Take in and answer a heartbeat, of a pod with the rank that it is to have.
+
+        A pod that is being deleted has its grace period, and nobody misses it.
+        """
         found = self.group.place_of(beat.pod)
         if found is not None:
             beat = replace(beat, node_rank=found[0])
         elif not self.group.is_member(beat.node_rank, beat.pod):
-            return
+            return self.send(Beat(0, clock(), beat.stamp, beat.bye), address)
         answer = self.head.take(beat, address, clock())
         if answer is not None:
             self.send(answer, address)
