@@ -38,7 +38,7 @@ class Lines:
     """Makes lines for the log of what one rank writes, in whatever pieces it comes."""
 
     def __init__(self, rank: int) -> None:
-        self.prefix = b"[rank %d] " % rank
+        self.rank = rank
         self.rest = b""  # of a line that is not ended
         self.due = math.inf  # monotonic: then the rest is shown as it is
         self.shown_at = -math.inf
@@ -82,8 +82,9 @@ class Lines:
 
     def joined(self, lines: list[bytes]) -> bytes:
         """These lines as the log has them."""
-        between = b"\n" + self.prefix
-        return self.prefix + between.join(lines) + b"\n" if lines else b""
+        prefix = b"[rank %d] " % self.rank
+        between = b"\n" + prefix
+        return prefix + between.join(lines) + b"\n" if lines else b""
 
 
 def seen(line: bytes) -> bytes:
@@ -135,8 +136,14 @@ class Output(threading.Thread):
             for number in numbers
             for local_rank, rank in enumerate(ranks)
         ]
+        self.nproc = len(ranks)
         self.wake, self.waker = os.pipe()
         self.is_drained = threading.Event()
+
+    def begin_at(self, first: int) -> None:
+        """Call the ranks by the numbers from `first` on."""
+        for place, stream in enumerate(self.streams):
+            stream.rank = first + place % self.nproc
 
     def run(self) -> None:
         """Copy for as long as the agent lives."""

@@ -43,8 +43,10 @@ class Setup:
         self.hooks = compile_hooks(config.run_dir)
 
     def tell_ranks_apart(self, config: Config) -> None:
-        """Have the lines of several ranks told apart from now on."""
-        if config.nproc_per_node > 1:
+        """Have the lines of several ranks told apart from now on, by the ranks that they have."""
+        if self.output is not None:
+            self.output.begin_at(config.node_rank * config.nproc_per_node)
+        elif config.nproc_per_node > 1:
             from ddpjob_agent.output import make_output
 
             self.output = make_output(config)

@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from ddpjob import names
 from ddpjob.client.follow import Query, choices, select
 from ddpjob.client.snapshot import Snapshot
-from ddpjob.cluster.logs import LineMaker, LogLine, Pod, Wanted, parse_numbers, read_pod
+from ddpjob.cluster.logs import (
+    LineMaker,
+    LogLine,
+    Pod,
+    Wanted,
+    parse_numbers,
+    read_pod,
+    with_rank,
+)
 
 POD = Pod("digits-3-1", "u", 3, 1, "gpu-1", "running", "")
 
@@ -217,3 +225,17 @@ def test_a_pod_whose_process_is_not_known_is_shown_as_a_whole() -> None:
         (query,) = chosen({"state": "Failed", "failure": failure}, 2)
         assert query.wanted == Wanted(nodes=frozenset({3}), attempt=0)
         assert query.why == "the last lines of node 3, which failed first in attempt 0"
+
+
+def test_a_pod_has_in_each_line_the_rank_that_it_had() -> None:
+    named = Pod("digits-0-2", "u", 0, 2, "gpu-1", "running", "")
+    table = {"attempt": 0, "spares": [], "moved": [{"rank": 0, "of": 2, "round": 0}]}
+    now = with_rank(named, {"status": {"pods": [table]}})
+    assert (now.node_rank, now.moved) == (0, True)
+    maker = LineMaker(named, 2, from_the_beginning=True)
+    texts = (b"[rank 5] a", b"ddpjob-agent: this pod gets node rank 0", b"[rank 1] b")
+    lines = [maker.line(text) for text in texts]
+    assert [(each.node_rank, each.rank) for each in lines] == [(2, 5), (0, None), (0, 1)]
+    for rank in (0, 5):
+        assert Wanted(frozenset([rank])).has_pod(now, 2, 0)
+    assert not Wanted(frozenset([4])).has_pod(named, 1, 0)

@@ -11,6 +11,7 @@ from ddpjob.api import DDPJob, Moved
 from ddpjob.errors import InvalidJob
 from ddpjob.plan.model import Decision, PodRecord
 from ddpjob.plan.own import absent, name_of, print_of, sort_pods
+from ddpjob.times import timestamp
 from tests.builders import (
     NOW,
     RECREATE,
@@ -259,3 +260,34 @@ def test_it_does_nothing_where_all_pods_are_made_anew() -> None:
     assert (ours.spec.least_nodes, ours.spec.largest_group(2)) == (3, 0)
     ours = write(write(write(ours), *map(pod, range(3))), *ALL)
     assert lose(ours, 1).status.attempt == 1
+
+
+def test_what_was_made_anew_for_a_rank_that_is_no_more_ends_too() -> None:
+    ours = whole(replaceSeconds=30)
+    ours = with_status(ours, lose(ours, 2).status)
+    new = running(2, since=1)
+    ours = write(ours, running(0), running(1), new, round_status=told(round=1))
+    ours = ours.model_copy(update={"spec": job(nnodes=3, elastic=AT_ONCE).spec})
+    going = [running(0), running(1), replace(new, deleting=True)]
+    ours = with_status(ours, decide(ours, see(*going), NOW).status)
+    assert (ours.status.round, ours.status.own_pods.size) == (2, 2)
+    sorted_pods = sort_pods(ours, ours.status, going)
+    assert [pod.name for pod in sorted_pods.older] == [new.name] and not sorted_pods.ahead
+    assert decide(ours, see(*going, ordered=1), NOW).order.held
+
+
+def test_nobody_is_left_out_whose_ranks_may_run_on_unseen() -> None:
+    four = (*ALL, running(3))
+    ours = whole(*four, replaceSeconds=30)
+    ours = with_status(ours, decide(ours, see(*without(3, pods=four)), NOW).status)
+    unseen = replace(running(2), unreachable_since=timestamp(NOW))
+    for pod_2, size in ((running(2), 3), (unseen, None)):
+        step = decide(ours, see(running(0), running(1), pod_2, pod(3, since=1)), NOW + 31)
+        assert step.status.own_pods.size == size
+
+
+def test_it_is_not_taken_in_at_the_last_save() -> None:
+    ours, left = with_spare(shrunk())
+    ended = replace(reported(1, round=1), exit_code=0)
+    for group, number in ((told(round=1), 2), (told(ended, round=1), 1)):
+        assert decide(ours, see(*left, round_status=group), NOW + 60).status.round == number

@@ -20,6 +20,8 @@ from tests.builders import (
     write,
 )
 
+AT_ONCE = {"minNodes": 2, "replaceSeconds": 0}
+
 
 def test_a_job_suspended_at_birth_gets_no_pods() -> None:
     step = decide(job(suspend=True), see(children_ready=False), NOW)
@@ -54,6 +56,18 @@ def test_a_training_that_ends_well_while_it_is_suspended_has_succeeded() -> None
     early = write(leaving, succeeded(0, deleting=True), succeeded(1, deleting=True))
     assert early.status.state == "Running", "an exit code of 0 after SIGTERM is no proof"
     assert write(early).status.state == "Suspended"
+
+
+def test_so_has_a_smaller_group() -> None:
+    pods = tuple(map(running, range(3)))
+    ours = write(started(*pods, nnodes=3, elastic=AT_ONCE), *pods)
+    lost = see(running(0, deleting=True), *pods[1:])
+    ours = write(with_status(ours, decide(ours, lost, NOW).status), *pods[1:])
+    asked = job(suspend=True, nnodes=3, elastic=AT_ONCE)
+    ours = write(with_status(asked, ours.status), *pods[1:])
+    assert (ours.status.attempt, ours.status.own_pods.size) == (1, None)
+    ours = write(ours, *(succeeded(rank, deleting=True) for rank in (1, 2)))
+    assert ours.status.state == "Succeeded"
 
 
 def test_a_suspension_that_has_begun_is_brought_to_its_end() -> None:

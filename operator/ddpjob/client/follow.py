@@ -271,9 +271,10 @@ class Logs:
         tail, since = (None, None) if is_later else (query.tail, query.since)
         # Which lines are the last wanted ones is known once all have come.
         searches = query.shows is not None or bool(query.wanted.ranks and processes > 1)
-        searches |= pod.node_rank < 0  # its log says which rank it has got
+        searches |= pod.moved or pod.node_rank < 0  # its log says which ranks it has had
         whole = since is None and (tail is None or searches)
-        maker = LineMaker(pod, processes, from_the_beginning=whole)
+        as_named = self.pods.get(pod.uid, pod)
+        maker = LineMaker(as_named if whole else pod, processes, from_the_beginning=whole)
 
         def shown(lines: Iterable[Line]) -> list[Timed]:
             made = ((line.seconds, maker.line(line.text, line.time)) for line in lines)

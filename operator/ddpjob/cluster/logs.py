@@ -95,6 +95,8 @@ class Pod:
     """The names of all its containers."""
     since: int = 0
     """The first round of a pod that has replaced another one."""
+    moved: bool = False
+    """It has got another rank than in its name; its log says when."""
 
     @property
     def log(self) -> Log:
@@ -155,10 +157,10 @@ def with_rank(pod: Pod, job: Body) -> Pod:
             continue
         for spare in table.get("spares", ()):
             if spare["number"] == -pod.node_rank and "rank" in spare:
-                return replace(pod, node_rank=spare["rank"], since=spare["round"])
+                return replace(pod, node_rank=spare["rank"], since=spare["round"], moved=True)
         for moved in table.get("moved", ()):
             if (moved["of"], moved.get("round", 0)) == (pod.node_rank, pod.since):
-                return replace(pod, node_rank=moved["rank"])
+                return replace(pod, node_rank=moved["rank"], moved=True)
     return pod
 
 
@@ -247,7 +249,7 @@ class Wanted:
                 return False
         elif self.attempt not in ("all", pod.attempt):
             return False
-        if pod.node_rank < 0:  # a spare may have got any rank since
+        if pod.moved or pod.node_rank < 0:  # it may have had any rank
             return True
         if self.nodes is not None and pod.node_rank not in self.nodes:
             return False

@@ -170,8 +170,8 @@ def size_of(job: DDPJob, status: Status) -> int:
 
     While the job is being suspended that is the group which ends.
     """
-    own = status.pods[-1] if status.pods and is_suspending(status) else status.own_pods
-    return own.size or job.spec.nnodes
+    before = _table(status, status.attempt - 1) if is_suspending(status) else None
+    return (before or status.own_pods).size or job.spec.nnodes
 
 
 def is_own(status: Status, pod: PodRecord, made: Mapping[int, str] = _NOBODYS) -> bool:

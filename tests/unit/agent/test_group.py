@@ -168,6 +168,37 @@ def test_another_one_is_lost_while_the_round_waits() -> None:
     assert group.order == Order(2, 2)
 
 
+def test_no_round_begins_while_another_one_is_to_follow_it() -> None:
+    """Ranks of a pod that is left out may live in the round before."""
+    group = group_of(3)
+    tell(group, 0, RUNNING, 0, 1, 2)
+    group.want(1, ends=False)
+    tell(group, 1, CLEAN, 0, 1)
+    group.want(1, False, size=2, is_held=True)
+    assert group.order == Order(1, 0, waits=True, size=2)
+    tell(group, 1, CLEAN, 0, 1)
+    assert group.order.begun == 0
+    group.want(2, False, size=2)
+    tell(group, 2, CLEAN, 0, 1)
+    assert group.order == Order(2, 2, size=2)
+
+
+def test_ranks_have_time_to_save_before_a_larger_group_unless_some_have_failed() -> None:
+    group = group_of(3)
+    group.want(1, False, size=2)
+    tell(group, 1, RUNNING, 0, 1)
+    pods = {2: "spare"}
+    group.want(2, False, pods, since=2, size=3)
+    assert group.order.gently and group.place_of("spare") == (2, 2)
+    group.want(2, False, {**pods, 1: "moved"}, since=2, size=3)
+    assert group.order.gently, "it is the same one"
+    group.want(3, False, size=2)
+    assert not group.order.gently
+    tell(group, 3, FAILED, 0)
+    group.want(4, False, pods, since=4, size=3)
+    assert not group.order.gently
+
+
 # ---- The operator's order
 
 

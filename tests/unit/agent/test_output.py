@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import psutil
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddpjob_agent import output
-from ddpjob_agent.output import BAR_SECONDS, LINE_BYTES, PARTIAL_SECONDS, Lines, pieces
+from ddpjob_agent.output import BAR_SECONDS, LINE_BYTES, PARTIAL_SECONDS, Lines, Output, pieces
 from tests import agentpod
 from tests.agentpod import Pod, Pods
 from tests.unit.agent.scripts import script, start
@@ -43,6 +44,15 @@ def test_a_line_that_is_not_ended_is_shown_soon_and_its_end_is_no_line(lines: Li
     assert lines.take(b"\nnext ", 9.0) == b""
     assert lines.show(10.0) == b"[rank 5] next \n"
     assert lines.take(b"done\n\n", 11.0) == b"[rank 5] done\n[rank 5] \n"
+
+
+def test_the_ranks_of_a_pod_can_get_other_numbers(tmp_path: Path) -> None:
+    copied = Output(str(tmp_path), range(4, 6))
+    copied.begin_at(0)
+    assert [each.take(b"x\n", 0.0) for each in copied.streams][:2] == [
+        b"[rank 0] x\n",
+        b"[rank 1] x\n",
+    ]
 
 
 def bar(step: int) -> bytes:
