@@ -256,6 +256,7 @@ class PlayedGroup:
             self.spares.remove(spare)
         else:
             del self.pods[spare.rank]
+            self.members.pop(spare.rank, None)
             self._note(self._deed("ends", spare.rank, spare.round, spare.since))
         spare.rank, spare.since = 0, since
         self._enter(spare)

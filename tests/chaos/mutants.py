@@ -149,7 +149,8 @@ MUTANTS = (
     Mutant(
         "failures as events",
         "controller/reconcile.py",
-        "        return Observed(\n            pods=(*self.caches.pods(job), *parted),\n",
+        "        return Observed(\n"
+        "            pods=(*pods.values(), *memory.left(job.status, pods, made)),\n",
         "        alive = vars(memory).setdefault('alive', set())\n"
         "        pods = tuple(\n"
         "            pod\n"
