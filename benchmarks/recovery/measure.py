@@ -9,7 +9,17 @@ from benchmarks.recovery.series import Place, Series
 from tests.cluster.kind import KindCluster
 from tests.e2e import silence
 from tests.e2e.install import SYSTEM, install
-from tests.e2e.recovery import Fault, Recovery, recover, spare_of, steady_job
+from tests.e2e.recovery import (
+    LARGER,
+    Fault,
+    Recovery,
+    node_of,
+    pods_of,
+    recover,
+    shrink,
+    spare_of,
+    steady_job,
+)
 
 NAMESPACE = "ddpjob-recovery"
 SETTLE_SECONDS = 5.0  # until the nodes of a new job have heard each other
@@ -46,9 +56,15 @@ def recoveries(
             with steady_job(cluster, NAMESPACE, image, series.strategy, **series.job) as job:
                 time.sleep(SETTLE_SECONDS)
                 for fault in group:
-                    if series.job.get("spares"):
-                        spare_of(job)
+                    spare = spare_of(job) if series.job.get("spares") else ""
                     job.until(lambda status: status["nodes"]["running"] == 2, 180, "both nodes")
+                    if fault is LARGER:
+                        shrink(job)
+                    if spare and series.of_nodes:
+                        rank = [node_of(job, pod) for pod in pods_of(job)].index(
+                            node_of(job, spare)
+                        )
+                        fault = next(f for f in series.faults if f.rank == 1 - rank)
                     yield fault, recover(job, fault, without_operator=series.without_operator)
         return
     with peer.installed(cluster, image):

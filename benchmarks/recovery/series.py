@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.recovery import local, peer
 from tests.e2e import silence
-from tests.e2e.recovery import FAULTS, HANG_SECONDS, Fault
+from tests.e2e.recovery import FAULTS, HANG_SECONDS, LARGER, Fault
 
 # Seconds from the fault to a step of all ranks, beside what a hang has to wait.
 MOST_IN_PLACE, MOST_NEW_PODS, MOST_NODE_LOST = 0.8, 8.0, 90.0
@@ -19,6 +19,8 @@ MOST_SILENT, MOST_SILENT_0 = 20.0, 25.0  # another node; that of rank 0
 # More, where the operators are killed in the same moment: the Lease is theirs for 15 s.
 MOST_WITHOUT_OPERATOR = 20.0
 MOST_SWAPPED = 1.0  # a spare gets the rank
+MOST_SILENT_SWAPPED = silence.TIMEOUT + 1.0  # the same for that of a silent node
+MOST_GROWN = 1.5  # a save is over once nothing has changed for 0.3 s
 
 KILLED = FAULTS[:1]
 
@@ -63,18 +65,26 @@ class Series:
         """Seconds within which all ranks are to train again, as the median; infinite for peers."""
         if self.place in PEERS:
             return math.inf
+        keeps = self.job.keys() & {"spares", "elastic"}
+        if fault is LARGER:
+            return MOST_GROWN
+        if fault.reason == "NodeSilent" and keeps:
+            return MOST_SILENT_SWAPPED
         if fault.reason == "NodeSilent":
             return MOST_SILENT if fault.rank else MOST_SILENT_0
         in_place = MOST_LOCAL if self.place is Place.LOCAL else MOST_IN_PLACE
         most = in_place if self.is_in_place(fault) else MOST_NEW_PODS
         if fault.replaced and self.strategy == "InPlace" and not self.without_operator:
             most = MOST_REPLACED
-            most = MOST_SWAPPED if self.job.keys() & {"spares", "elastic"} else most
+            most = MOST_SWAPPED if keeps else most
         most = {"OOMKilled": MOST_OUT_OF_MEMORY, "NodeLost": MOST_NODE_LOST}.get(fault.reason, most)
         most += HANG_SECONDS + 2 if fault.reason == "Hang" else 0
         return most + (MOST_WITHOUT_OPERATOR if self.without_operator else 0)
 
 
+ELASTIC = {"minNodes": 1, "replaceSeconds": 0, "growSeconds": 5}
+CLAIM = {"volume": {"persistentVolumeClaim": {"claimName": "disk"}}}
+CUT_OFF = silence.FAULTS[:2]
 CHECKPOINT_MB = 500
 SERIES = {
     "in place": Series("With the operator at work", FAULTS),
@@ -95,8 +105,14 @@ SERIES = {
     "elastic": Series(
         "With a smaller group",
         [fault for fault in FAULTS if fault.reason in ("PodDeleted", "Evicted")],
-        job={"elastic": {"minNodes": 1, "replaceSeconds": 0, "growSeconds": 5}},
+        job={"elastic": ELASTIC},
         words="`elastic`, which waits for no pod. Each fault waits until both nodes run again.",
+    ),
+    "larger": Series(
+        "A smaller group gets larger",
+        [LARGER],
+        job={"elastic": ELASTIC, "checkpoint": CLAIM},
+        words="From a save, of one file, which is over once nothing has changed for 0.3 s.",
     ),
     "two processes": Series(
         "Two pods of two processes, in place",
@@ -142,6 +158,20 @@ the other pods end and new ones start, which takes 1.4 to 3 s, since a kubelet l
 containers once a second. The last 2 to 3 s are a warm start, most of it the import of torch. So
 a lower `nodeTimeoutSeconds` is what makes it faster. It also makes shorter pauses of a network
 count as the loss of a node.""",
+    ),
+    "silent nodes, spare": Series(
+        "Silent nodes, with a spare",
+        CUT_OFF,
+        of_nodes=True,
+        job={"spares": 1},
+        words="It befalls the node on which the spare is not. 15 s are the timeout.",
+    ),
+    "silent nodes, elastic": Series(
+        "Silent nodes, with a smaller group",
+        CUT_OFF,
+        of_nodes=True,
+        job={"elastic": ELASTIC},
+        words="15 s are the timeout.",
     ),
     "PyTorchJob": Series(
         "PyTorchJob, with its defaults",

@@ -176,6 +176,10 @@ FAULTS = (
     Fault("a node's kubelet dies", lose_node, "NodeLost", charged=False, most_seconds=NODE_LOST),
 )
 
+LARGER = Fault(
+    "the script saves, and a node is missing", asking("..$DDPJOB_CHECKPOINT_DIR/x"), "", rank=0
+)
+
 
 @contextmanager
 def steady_job(
@@ -194,8 +198,9 @@ def steady_job(
     """
     cluster.kubectl("create", "configmap", "script", "-n", namespace, f"--from-file={SCRIPT}")
     volumes, mounts, env = [VOLUME], [MOUNT], list[Any]()
-    if checkpoint_mb:
+    if checkpoint_mb or "checkpoint" in more:
         cluster.shared_claim(namespace, "disk")
+    if checkpoint_mb:
         volumes.append({"name": "disk", "persistentVolumeClaim": {"claimName": "disk"}})
         mounts.append({"name": "disk", "mountPath": "/disk"})
         env.append({"name": "CHECKPOINT_MB", "value": str(checkpoint_mb)})
@@ -241,6 +246,14 @@ def spare_of(job: Job) -> str:
     status = job.until(lambda status: status["nodes"].get("spares") == 1, 180, "spare")
     found = [(placed(pod, status)[1], name) for name, pod in job.pods().items()]
     return min(found)[1]
+
+
+def shrink(job: Job) -> None:
+    """Have an elastic job lose a node, and a pod for it wait until the group may get larger."""
+    delete(job, pods_of(job)[1], ExitStack())
+    job.until(lambda status: status["nodes"]["desired"] == 1, 180, "smaller group")
+    spare_of(job)
+    time.sleep(job.spec["elastic"]["growSeconds"])
 
 
 def stepped_at(job: Job, pods: Sequence[str], since: float, nproc: int = 1) -> float | None:
