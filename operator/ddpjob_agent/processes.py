@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Any, Callable, Collection, Mapping, Sequence  # noqa: UP035 - Python 3.8
 
@@ -116,6 +117,7 @@ class Launcher:
         self.wake = self.waker = 0
         # The fork server, which is asked for the launcher once it is ready.
         self.server: socket.socket | None = None
+        self.killing = threading.Lock()  # while another thread kills all processes, none begins
         self.server_pid = 0
         self.is_ready = False
         self.forget()
@@ -187,7 +189,8 @@ class Launcher:
     def start_server(self, command: list[str], env: Mapping[str, str]) -> bool:
         """Start a fork server; False where it cannot be started."""
         try:
-            self.server_pid = self.popen_beside([*command, DESCRIPTOR], env)
+            with self.killing:
+                self.server_pid = self.popen_beside([*command, DESCRIPTOR], env)
         except OSError:
             return False
         return True
@@ -323,14 +326,15 @@ class Launcher:
     def kill_now(self) -> None:
         """Kill all other processes, from another thread; `pause` collects them."""
         until = time.monotonic() + END_SECONDS
-        while time.monotonic() < until:
-            rest = children()
-            if not rest:
-                break
-            for pid in rest:
-                with contextlib.suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.005)
+        with self.killing:
+            while time.monotonic() < until:
+                rest = children()
+                if not rest:
+                    break
+                for pid in rest:
+                    with contextlib.suppress(OSError):
+                        os.kill(pid, signal.SIGKILL)
+                time.sleep(0.005)
         self.wake_up()
 
     def kill_rest(self, *, spares_server: bool = False) -> bool:

@@ -75,20 +75,20 @@ class Round:
         *,
         on_start: Callable[[], None],
         on_end: Callable[[], None] = lambda: None,
-        on_name: Callable[[], None] = lambda: None,
+        on_wait: Callable[[bool], None] = lambda _: None,
         is_over: Callable[[], bool],
         silence: Callable[[], str],
     ) -> None:
         """`on_start` is called once the training runs; `is_over`: the group goes on to another.
 
         `on_end` is called once torchrun's workers here have ended well, and it may wait for others;
-        `on_name` again and again while the training does not run, once rank 0's name is known.
+        `on_wait` again and again while the training does not run: whether rank 0's name is known.
 
         `silence` says who has not been heard for too long; "" while nobody is missed.
         """
         self.config, self.mode = config, mode
         self.launcher, self.on_start, self.on_end = launcher, on_start, on_end
-        self.on_name, self.is_over = on_name, is_over
+        self.on_wait, self.is_over = on_wait, is_over
         self.silence = silence
         self.progress = Progress(config)
         self.page = self.progress.page("waiting")
@@ -144,8 +144,7 @@ class Round:
                 self.started = True
                 self.on_start()
             if not self.started:
-                if self.watch is None or self.watch.found.is_set():
-                    self.on_name()
+                self.on_wait(self.watch is None or self.watch.found.is_set())
                 missing, limit = self.missing()
                 if now >= speaks_at:
                     of = f" of {limit:.0f} s" if limit < math.inf else "; the training goes on"

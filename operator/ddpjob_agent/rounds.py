@@ -57,7 +57,7 @@ class Rounds:
     ) -> None:
         self.first, self.mode, self.arguments = config, mode, arguments
         self.launcher, self.setup = launcher, setup
-        self.peers = Peers(config, launcher.wake_up, launcher.kill_now)
+        self.peers = Peers(config, launcher)
         self.round = self.make_round(config)
         self.is_told = False  # the log has the round's failure already
         self.news: list[str] = []  # lines that belong to the round that is to begin
@@ -69,8 +69,7 @@ class Rounds:
         def begun() -> None:
             if self.peers.link is not None:
                 self.peers.tell(Node(number, RUNNING))
-            if self.peers.beats is not None:
-                self.peers.beats.begin()
+            self.peers.listen()
 
         def ended() -> None:
             message = termination_message(completed(time.time()), self.round.page)
@@ -83,7 +82,7 @@ class Rounds:
             on_start=begun,
             on_end=ended,
             is_over=lambda: self.is_left(number) or self.peers.is_out(),
-            on_name=lambda: self.peers.reach_out(number),
+            on_wait=lambda is_known: self.peers.reach_out(number, is_known),
             silence=self.peers.silence,
         )
 
@@ -156,6 +155,7 @@ class Rounds:
     def take_place(self, rank: int, since: int) -> None:
         """Be the pod of a node rank from now on, as if it had been made for it."""
         config = self.first
+        self.drain()
         say(f"this pod gets node rank {rank}")
         config.round, config.is_spare = since, False
         self.peers.become(rank)
@@ -187,9 +187,13 @@ class Rounds:
             return verdict
         else:
             self.tell_failure(verdict)
-        if not self.launcher.kill_rest(spares_server=True):
+        is_silent = verdict is not None and verdict.reason == "NodeSilent"
+        if not self.launcher.kill_rest(spares_server=not is_silent):
             words = f"a process of round {self.round.config.round} cannot be killed"
             return verdict or unready(words)
+        if is_silent:  # its fork server has ended too
+            self.launcher.close_server()
+            prepare(self.launcher, self.first, self.mode, self.arguments, self.setup)
         if verdict is not None and not self.is_asked_on():
             return verdict
         return self.wait_for_others(verdict)

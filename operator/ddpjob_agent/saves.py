@@ -12,7 +12,7 @@ from typing import Callable  # noqa: UP035 - Python 3.8
 # Between two looks. A save is over when nothing has changed from one to the next.
 LOOK_SECONDS = 0.3
 # So many files are looked at in each folder.
-MOST_FILES = 512
+MOST_FILES, MOST_FOLDERS = 512, 4
 
 
 def watch(folder: str, matters: Callable[[], bool], on_save: Callable[[], None]) -> None:
@@ -33,18 +33,19 @@ def watch(folder: str, matters: Callable[[], bool], on_save: Callable[[], None])
 
 
 def look(folder: str) -> list[tuple[int, int]]:
-    """The times and sizes of the folder, of what is in it, and in the one changed last below it."""
-    found, last = [], (0, "")
+    """The times and sizes of the folder, of what is in it, and in those changed last below it."""
+    found, folders = [], []
     with contextlib.suppress(OSError):
         found.append(_stat(os.stat(folder)))
     for entry in _entries(folder):
         with contextlib.suppress(OSError):  # it has just been removed
             found.append(_stat(entry.stat()))
             if entry.is_dir():
-                last = max(last, (found[-1][0], entry.path))
-    for entry in _entries(last[1]) if last[1] else ():
-        with contextlib.suppress(OSError):
-            found.append(_stat(entry.stat()))
+                folders.append((found[-1][0], entry.path))
+    for _, path in sorted(folders)[-MOST_FOLDERS:]:
+        for entry in _entries(path):
+            with contextlib.suppress(OSError):
+                found.append(_stat(entry.stat()))
     return sorted(found)
 
 

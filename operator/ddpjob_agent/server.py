@@ -41,8 +41,8 @@ class Pages:
     stacks: Callable[[], str]
     group: Group | None = None
     token: str = ""
-    follow: Callable[[str], None] | None = None
-    """Takes the address of the agent of the pod that has become rank 0's."""
+    follow: Callable[[str], bool] | None = None
+    """Takes the address of the agent of the pod that has become rank 0's; whether it is taken."""
     hear: Callable[[Any], None] | None = None
     """Takes a report. Raises ValueError."""
     hear_token: str = ""
@@ -74,9 +74,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         elif self.path == "/stacks":
             self.answer(TEXT, pages.stacks().encode("utf-8", "replace"))
         elif path == "/head" and pages.follow is not None:
-            if self.is_allowed(pages.token):
-                pages.follow(query)
+            if not self.is_allowed(pages.token):
+                return
+            if pages.follow(query):
                 self.answer(JSON, b"{}")
+            else:
+                self.send_error(409)
         elif path != "/group" or pages.group is None:
             self.send_error(404)
         elif self.is_allowed(pages.token):
@@ -122,7 +125,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.send_error(400)
         if node is not None and group.is_member(rank, pod):
             group.tell(rank, node, pod)
-        elif node is not None and group.place_of(pod) is None:
+        elif node is not None and group.place_of(pod) is None and not group.is_held:
             return self.send_error(OTHER_POD)
         pause = group.hold_node(known, spare=pod if is_spare else "")
         found = group.place_of(pod)

@@ -120,6 +120,7 @@ def with_master(command: list[str], env: Mapping[str, str]) -> list[str]:
         if name := options.pop(word, ""):
             found[place + 1] = env[name]
     option = found.index(ACCELERATE) + 1
-    if env.get("DDPJOB_WORLD_SIZE") == "1" and found[option : option + 1] == ["--multi_gpu"]:
-        del found[option]  # the group was larger; for one process accelerate refuses it
+    is_left = "DDPJOB_MAX_WORLD_SIZE" in env and env["DDPJOB_WORLD_SIZE"] == "1"
+    if is_left and found[option : option + 1] == ["--multi_gpu"]:
+        del found[option]  # for one process accelerate refuses it
     return found

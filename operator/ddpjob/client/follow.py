@@ -273,7 +273,7 @@ class Logs:
         searches = query.shows is not None or bool(query.wanted.ranks and processes > 1)
         searches |= pod.moved or pod.node_rank < 0  # its log says which ranks it has had
         whole = since is None and (tail is None or searches)
-        as_named = self.pods.get(pod.uid, pod)
+        as_named = replace(self.pods.get(pod.uid, pod), container=pod.container)
         maker = LineMaker(as_named if whole else pod, processes, from_the_beginning=whole)
 
         def shown(lines: Iterable[Line]) -> list[Timed]:

@@ -272,7 +272,9 @@ def order_of(job: DDPJob, pods: Pods, observed: Observed, *, ends: bool) -> Orde
         known = table.uids[PRINT * rank : PRINT * (rank + 1)].strip(".")
         found = at[rank].uid_print if rank in at else ""
         prints.append(f"{rank}:{known or found}")
-    followers = [*pods.current, *pods.spares, *here] if 0 in since else []
+    silent = {node.name for node in status.silent_nodes}
+    leaving = [p for p in here if p.node not in silent and not p.unreachable_since]
+    followers = [*pods.current, *pods.spares, *leaving] if 0 in since else []
     members = frozenset(pod.uid for pod in followers)
     size = size_of(job, status) if job.spec.elastic else 0
     return Order(number, ends, made_of(status), ",".join(prints), members, size, held)

@@ -30,6 +30,9 @@ def survivors(inputs: Inputs, status: Status, found: api.Failure, pause: float) 
         return None
     if inputs.succeeded or not inputs.job.spec.has_agent:
         return None
+    begun = [pod for pod in inputs.current if pod.running or pod.result]
+    if status.round == 0 and len(begun) < inputs.size and not inputs.job.spec.elastic:
+        return None  # agents whose ranks wait for others in torchrun hear of no order yet
     job, group = inputs.job, filled(inputs, status, staying(inputs), inputs.size)
     if group is None:
         return None

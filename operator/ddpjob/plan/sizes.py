@@ -49,15 +49,15 @@ def are_fenced(inputs: Inputs, status: Status, group: Survivors) -> bool:
     Each such pod has ended, is deleted in order, or its node is silent. One that is gone may have
     been deleted by force, and its processes may run on, unless it has not been created yet.
     """
-    names, silent = (
-        {pod.name for pod in (*group.kept, *group.taking.values())},
-        inputs.observed.silent,
-    )
+    names = {pod.name for pod in (*group.kept, *group.taking.values())}
     others = [pod for pod in inputs.current if pod.name not in names]
     gone = {*range(inputs.size)} - {pod.rank for pod in inputs.current}
-    to_come = gone - known_ranks(status) if awaits_pods(status) else set()
-    return gone == to_come and all(
-        pod.result or pod.rank in silent or not (pod.forced or pod.unreachable_since)
+    if gone and (not awaits_pods(status) or gone & known_ranks(status)):
+        return False
+    return all(
+        pod.result
+        or pod.rank in inputs.observed.silent
+        or not (pod.forced or pod.unreachable_since)
         for pod in others
     )
 

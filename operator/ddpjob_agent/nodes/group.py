@@ -94,7 +94,8 @@ class Group:
         # By node rank, the prints of pods that are there in the place of others; "" of one that is
         # to come. What the replaced pods say counts no more.
         self.pods: Mapping[int, str] = {}
-        self.since = 0  # their first round, or a later one
+        self.places: Mapping[str, tuple[int, int]] = {}
+        """What `place_of` says of each print."""
         self.is_held = False  # another round follows before any begins
         self.dead: set[str] = set()  # prints of pods that have said so since the last round began
         self.nodes: dict[int, Node] = {}
@@ -111,7 +112,7 @@ class Group:
 
         It was a spare before, or a node of a rank that the group has no more.
         """
-        return next(((rank, self.since) for rank in self.pods if self.pods[rank] == pod), None)
+        return self.places.get(pod)
 
     def bury(self, pod: str) -> None:
         """Take in that no process of the pod with this print lives."""
@@ -191,9 +192,10 @@ class Group:
                 self.add(self.nodes.pop(rank, None), -1)
                 if self.head is not None:
                     self.head.replace(rank)
-            self.pods, self.since, self.nnodes, self.is_held = pods, since, nnodes, is_held
+            gently |= old.gently and (number == old.round or self.is_held)
+            self.pods, self.nnodes, self.is_held = pods, nnodes, is_held
+            self.places = {pods[rank]: (rank, since) for rank in pods if pods[rank]}
             waits = are_new or old.waits and old.begun < number
-            gently |= old.gently and number == old.round
             self.give(Order(number, old.begun, ends, waits, size, gently))
             self.count()
 

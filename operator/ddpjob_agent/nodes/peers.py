@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Callable  # noqa: UP035 - Python 3.8
+import threading
+from typing import TYPE_CHECKING
 
 from ddpjob_agent.nodes.group import CLEAN, Group, Node, Order, print_of
 from ddpjob_agent.nodes.link import Link
@@ -10,23 +11,25 @@ from ddpjob_agent.nodes.link import Link
 if TYPE_CHECKING:
     from ddpjob_agent.config import Config
     from ddpjob_agent.nodes.heartbeat import Heartbeats
+    from ddpjob_agent.processes import Launcher
 
 
 class Peers:
     """The other nodes' agents; none where there is no token for them."""
 
-    def __init__(
-        self, config: Config, wake_up: Callable[[], None], on_lost: Callable[[], None]
-    ) -> None:
-        """`wake_up` is called with each order, `on_lost` where others are not heard for too long.
+    def __init__(self, config: Config, launcher: Launcher) -> None:
+        """The launcher is woken with each order, and killed where others are not heard for long.
 
         `config` gets another node rank as this pod does.
         """
-        self.config, self.wake_up, self.on_lost = config, wake_up, on_lost
+        self.config, self.launcher = config, launcher
         self.token = config.token if config.in_place or config.node_timeout else ""
         self.group: Group | None = None  # rank 0's, and that of who may become it
         self.link: Group | Link | None = None
         self.beats: Heartbeats | None = None
+        self.hears_all = False  # as rank 0 does
+        self.has_moved = False  # to the pod that has become rank 0's
+        self.lock = threading.RLock()
 
     def join(self, master: str) -> None:
         """Be in touch with them, from now on or once there is something to tell."""
@@ -35,20 +38,23 @@ class Peers:
             return
         is_head = config.node_rank == 0
         if is_head or config.is_spare or config.is_elastic:
-            self.group = Group(config.nnodes, self.wake_up, waits=config.joins_others)
+            wake_up = self.launcher.wake_up
+            self.group = Group(config.nnodes, wake_up, waits=config.joins_others)
         if config.in_place:
             self.link = self.group if is_head else self.make_link(master)
         self.make_beats(master, is_head=is_head)
-        if self.beats is not None and config.round:  # the others are there
-            self.beats.begin()
+        if config.round:  # the others are there
+            self.listen()
 
     def make_link(self, host: str) -> Link:
         """Another node's way to rank 0's agent."""
-        return Link(self.config, self.token, host, self.wake_up)
+        return Link(self.config, self.token, host, self.launcher.wake_up)
 
     def make_beats(self, master: str, *, is_head: bool) -> None:
-        """Listen for the other nodes, or to rank 0's at this address. A spare is no node."""
-        config, old = self.config, self.beats
+        """Have what listens for the other nodes, or to rank 0's here. A spare is no node."""
+        config, old, on_lost = self.config, self.beats, self.launcher.kill_now
+        if self.hears_all and is_head:
+            return
         if is_head and self.group is not None and config.is_elastic:
             from ddpjob_agent.saves import watch
 
@@ -59,36 +65,49 @@ class Peers:
 
             if is_head:
                 assert self.group is not None
-                self.beats = HeadHeartbeats(config, self.token, self.group, self.on_lost)
+                self.beats = HeadHeartbeats(config, self.token, self.group, on_lost)
             else:
-                self.beats = MemberHeartbeats(config, self.token, master, self.on_lost)
+                self.beats = MemberHeartbeats(config, self.token, master, on_lost)
             if old is not None:
                 old.is_over = True
+        self.hears_all = is_head and not config.is_spare
 
-    def follow(self, address: str) -> None:
-        """Be in touch with the pod that has become rank 0's, if it is another one than before."""
-        link, config = self.link, self.config
-        if address == (link.host if isinstance(link, Link) else config.pod_ip):
-            return
-        config.master_addr = address
-        if isinstance(link, Link):
-            link.move(address)
-        else:  # this one was rank 0's, and leaves
-            self.link = self.make_link(address)
-        self.make_beats(address, is_head=False)
-        if self.beats is not None:
-            self.beats.begin()
+    def listen(self) -> None:
+        """Listen to others from now on, once."""
+        with self.lock:
+            if self.beats is not None:
+                self.beats.begin()
+
+    def follow(self, address: str) -> bool:
+        """Be in touch with the pod that has become rank 0's, from any thread; whether it can be so.
+
+        Rank 0's own agent follows another one only while it ends.
+        """
+        with self.lock:
+            link, config = self.link, self.config
+            if address == (link.host if isinstance(link, Link) else config.pod_ip):
+                return True
+            if not isinstance(link, Link) and self.launcher.terminated_at is None:
+                return False
+            config.master_addr, self.has_moved = address, True
+            if isinstance(link, Link):
+                link.move(address)
+            else:
+                self.link = self.make_link(address)
+            self.make_beats(address, is_head=address == config.pod_ip)
+            self.listen()
+            return True
 
     def become(self, rank: int) -> None:
         """Be the node with this rank from now on."""
-        config, is_head = self.config, rank == 0
-        config.node_rank = rank
-        if is_head and isinstance(self.link, Link):
-            self.link.is_over = True
-            self.link, config.master_addr = self.group, config.pod_ip
-        self.make_beats(config.master_addr, is_head=is_head)
-        if self.beats is not None:
-            self.beats.begin()
+        with self.lock:
+            config, is_head = self.config, rank == 0
+            config.node_rank = rank
+            if is_head and isinstance(self.link, Link):
+                self.link.is_over = True
+                self.link, config.master_addr = self.group, config.pod_ip
+            self.make_beats(config.master_addr, is_head=is_head)
+            self.listen()
 
     @property
     def order(self) -> Order:
@@ -101,9 +120,13 @@ class Peers:
         if to is not None:
             to.tell(self.config.node_rank, node)
 
-    def reach_out(self, number: int) -> None:
-        """Be in touch before ranks run, in a group that may go on while others are missing."""
-        if self.config.is_elastic and isinstance(self.link, Link) and not self.link.is_alive():
+    def reach_out(self, number: int, is_known: bool) -> None:
+        """Be in touch before ranks run, in a group that may go on while others are missing.
+
+        Whether rank 0's name `is_known`: nobody is to ask for it before the launcher.
+        """
+        is_asked = isinstance(self.link, Link) and not self.link.is_alive()
+        if self.config.is_elastic and is_asked and (is_known or self.has_moved):
             self.tell(Node(number, CLEAN))
 
     def is_heard(self) -> bool:

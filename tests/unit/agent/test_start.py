@@ -76,9 +76,10 @@ def test_accelerate_gets_the_rounds_master(tmp_path: Path) -> None:
 def test_one_process_that_is_left_is_started_by_accelerate_as_one() -> None:
     own = ["--num_processes", "1", "train.py", "--multi_gpu"]
     command = ["python3", "-u", "-m", ACCELERATE, "--multi_gpu", *own]
-    assert with_master(command, {**MASTER, "DDPJOB_WORLD_SIZE": "2"}) == command
-    alone = with_master(command, {**MASTER, "DDPJOB_WORLD_SIZE": "1"})
-    assert alone == [*command[:4], *own]
+    elastic = {**MASTER, "DDPJOB_MAX_WORLD_SIZE": "2"}
+    assert with_master(command, {**elastic, "DDPJOB_WORLD_SIZE": "2"}) == command
+    assert with_master(command, {**elastic, "DDPJOB_WORLD_SIZE": "1"}) == [*command[:4], *own]
+    assert with_master(command, {**MASTER, "DDPJOB_WORLD_SIZE": "1"}) == command
 
 
 @pytest.mark.parametrize(
