@@ -143,16 +143,22 @@ async def test_of_two_nodes_one_goes_on(jobs: Jobs, tmp_path: Path) -> None:
     await end_well(jobs, tmp_path)
 
 
-async def test_an_attempt_begins_with_a_part_and_a_loss_is_borne_without_room(
-    jobs: Jobs, tmp_path: Path
-) -> None:
-    await set_quota(jobs, 3)
-    await begin(jobs, tmp_path, 4, {"minNodes": 2, "replaceSeconds": 3})
-    status = await trains(jobs, tmp_path, 1, 3)
-    assert status["nodes"]["desired"] == 3
+async def test_an_attempt_begins_with_a_part(jobs: Jobs, tmp_path: Path) -> None:
+    """Whichever pods these are; none goes on without the other one."""
     await set_quota(jobs, 2)
-    await delete(jobs, (await jobs.pods())[-1])  # which ones were created first is left open
+    await begin(jobs, tmp_path, 4, {"minNodes": 2, "replaceSeconds": 3})
+    status = await trains(jobs, tmp_path, 1, 2)
+    assert status["nodes"]["desired"] == 2 and rounds(tmp_path) == [(1, 2)]
+    await end_well(jobs, tmp_path)
+
+
+@pytest.mark.deep
+async def test_a_loss_is_borne_where_no_pod_may_be_made(jobs: Jobs, tmp_path: Path) -> None:
+    await begin(jobs, tmp_path, 3, {"minNodes": 2, "replaceSeconds": 20})
+    await trains(jobs, tmp_path, 0, 3)
+    await set_quota(jobs, 2)
+    await delete(jobs, "digits-0-1")
     await jobs.until(lambda job: "quota" in str(job["status"]["conditions"]))
-    status = await trains(jobs, tmp_path, 3, 2)
-    assert rounds(tmp_path) == [(1, 3), (3, 2)]
+    await trains(jobs, tmp_path, 2, 2)
+    assert rounds(tmp_path) == [(0, 3), (2, 2)]
     await end_well(jobs, tmp_path)

@@ -120,5 +120,43 @@ async def test_the_operator_dies_while_a_pod_is_replaced(
     await end_well(jobs, tmp_path)
 
 
+@pytest.mark.deep
+async def test_two_pods_are_lost_at_once(jobs: Jobs, tmp_path: Path) -> None:
+    await begin(jobs, tmp_path, nnodes=3, spares=1)
+    await jobs.until(lambda job: job["status"]["summary"]["nodes"] == "3/3+1")
+    before = await uids(jobs)
+    await asyncio.gather(delete(jobs, "digits-0-0"), delete(jobs, "digits-0-1"))
+    status = await jobs.until(
+        lambda job: job["status"]["state"] == "Running" and place(job) > (0, 0)
+    )
+    number = status["status"]["round"]  # 2 if one was seen before the other
+    await trains(jobs, tmp_path, 0, number, nnodes=3)
+    after = await uids(jobs)
+    stay = {"digits-0-2", "digits-0-s1"}
+    assert {name: after[name] for name in stay} == {name: before[name] for name in stay}
+    (new,) = after.keys() - before.keys()
+    assert new in {names.pod_name("digits", 0, 1, n) for n in (1, 2)}
+    status = await end_well(jobs, tmp_path)
+    assert (status["attempt"], status["budget"]["charged"]) == (0, 0)
+
+
+@pytest.mark.deep
+async def test_where_rank_0_alone_has_the_checkpoint_its_pod_is_replaced(
+    jobs: Jobs, tmp_path: Path
+) -> None:
+    checkpoint = {"mountOn": "Rank0", "volume": {"emptyDir": {}}}
+    await begin(jobs, tmp_path, spares=1, checkpoint=checkpoint)
+    await jobs.until(lambda job: job["status"]["summary"]["nodes"] == "2/2+1")
+    before = await uids(jobs)
+    for rank, name in ((0, "digits-0-0-r1"), (1, "digits-0-s1")):
+        await delete(jobs, names.pod_name("digits", 0, rank))
+        await trains(jobs, tmp_path, 0, rank + 1)
+        await is_in(jobs, 0, rank + 1)
+        assert name in await uids(jobs)
+    assert (await uids(jobs))["digits-0-s1"] == before["digits-0-s1"]
+    status = await end_well(jobs, tmp_path)
+    assert (status["attempt"], status["budget"]["charged"]) == (0, 0)
+
+
 def place(job: Body) -> tuple[int, int]:
     return job["status"]["attempt"], job["status"]["round"]
