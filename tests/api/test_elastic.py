@@ -13,7 +13,6 @@ from tests.api.jobs import Jobs
 from tests.api.processes import jobs, script
 from tests.api.test_replacement import delete, uids
 from tests.api.test_rounds import IN_PLACE, end_well, is_in
-from tests.cluster.client import MERGE
 
 __all__ = ["jobs"]  # a fixture
 pytestmark = pytest.mark.timeout(400)
@@ -89,11 +88,8 @@ def rounds(folder: Path) -> list[tuple[int, int]]:
 async def set_quota(jobs: Jobs, pods: int) -> None:
     """Let the namespace have so many pods."""
     path = f"/api/v1/namespaces/{jobs.namespace}/resourcequotas"
-    if not (await jobs.client.request("GET", path))["items"]:
-        body = {"metadata": {"name": "few"}, "spec": {"hard": {"pods": str(pods)}}}
-        await jobs.client.request("POST", path, body)
-    body = {"spec": {"hard": {"pods": str(pods)}}}
-    await jobs.client.request("PATCH", f"{path}/few", body, content_type=MERGE)
+    body = {"metadata": {"name": "few"}, "spec": {"hard": {"pods": str(pods)}}}
+    await jobs.client.request("POST", path, body)
     async with asyncio.timeout(60):
         while True:
             found = await jobs.client.request("GET", f"{path}/few")
