@@ -20,8 +20,6 @@ MOST_SILENT, MOST_SILENT_0 = 20.0, 25.0  # another node; that of rank 0
 MOST_WITHOUT_OPERATOR = 20.0
 MOST_SWAPPED = 1.0  # a spare gets the rank
 MOST_SILENT_SWAPPED = silence.TIMEOUT + 1.0  # the same for that of a silent node
-# Others have to have lost rank 0's for so long that they have ended.
-MOST_SILENT_0_SWAPPED = 1.1 * silence.TIMEOUT + 1.0
 MOST_GROWN = 1.5  # a save is over once nothing has changed for 0.3 s
 
 KILLED = FAULTS[:1]
@@ -71,7 +69,7 @@ class Series:
         if fault is LARGER:
             return MOST_GROWN
         if fault.reason == "NodeSilent" and keeps:
-            return MOST_SILENT_SWAPPED if fault.rank else MOST_SILENT_0_SWAPPED
+            return MOST_SILENT_SWAPPED
         if fault.reason == "NodeSilent":
             return MOST_SILENT if fault.rank else MOST_SILENT_0
         in_place = MOST_LOCAL if self.place is Place.LOCAL else MOST_IN_PLACE
