@@ -63,7 +63,11 @@ async def set_node_ready(client: Client, name: str, *, ready: bool) -> None:
         pods = await client.request("GET", f"/api/v1/pods?fieldSelector=spec.nodeName={name}")
         for meta in (pod["metadata"] for pod in pods["items"]):
             path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
-            await _set_condition(client, path, "Ready", "False")
+            try:
+                await _set_condition(client, path, "Ready", "False")
+            except ApiError as error:
+                if error.code != 404:  # the operator may delete them by now
+                    raise
 
 
 async def _set_condition(client: Client, path: str, kind: str, status: str, **reason: str) -> None:
