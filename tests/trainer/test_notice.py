@@ -7,6 +7,7 @@ import pytest
 
 pytest.importorskip("transformers")
 
+from ddpjob import names
 from ddpjob_agent.nodes.group import print_of
 from tests.agentpod import TOKEN, Pod, Pods, archive_with
 from tests.cluster.processes import free_ports
@@ -101,20 +102,22 @@ class Job:
     """Pods that train, with one folder for all."""
 
     def __init__(
-        self, pods: Pods, folder: Path, text: str, nnodes: int = 2, **changes: str
+        self, pods: Pods, folder: Path, text: str, nnodes: int = 2, starts: int = 0, **changes: str
     ) -> None:
+        """`starts` pods are started, by default all, and waited for."""
         (folder / "out").mkdir()
         self.pods, self.nnodes, self.changes = pods, nnodes, changes
         self.path = script(pods, text.replace('"out', f'"{folder}/out'))
         (self.port,) = free_ports(1)
-        for pod in [self.start(rank) for rank in range(nnodes)]:
+        here = [self.start(rank) for rank in range(starts or nnodes)]
+        for pod in here if len(here) == nnodes else ():
             self.until_steps(pod, 0)
 
-    def start(self, rank: int, number: int = 0) -> Pod:
+    def start(self, rank: int, number: int = 0, **more: str) -> Pod:
         """A pod of the job, from this round on."""
         head = self.pods.address(0)
         ours = {"MASTER_ADDR": head, "PET_MASTER_ADDR": head, "DDPJOB_ROUND": str(number)}
-        changes = {**ours, "DDPJOB_RESTART": "InPlace", **self.changes}
+        changes = {**ours, "DDPJOB_RESTART": "InPlace", **self.changes, **more}
         words, port = ("torchrun", "--", self.path), self.port
         return self.pods.start(
             *words, rank=rank, nnodes=self.nnodes, port=port, archive=PATIENT, changes=changes
@@ -147,6 +150,27 @@ def test_all_save_where_one_pod_goes_and_no_step_is_lost(
     assert steps(first, 1)[0][1] > last[1], "nor is any sample seen again"
     third.terminate()
     assert third.wait() == 75, "once more"
+
+
+@pytest.mark.parametrize("text", [TRAINER, ACCELERATE], ids=["trainer", "accelerate"])
+def test_a_group_that_gets_larger_loses_no_step(pods: Pods, tmp_path: Path, text: str) -> None:
+    """It has begun with one of two pods; the other one comes later, as a spare."""
+    text = text.replace("BEFORE", "").replace("OPTIONS", "{}")
+    rank, nnodes, world_size = names.OWN_RANK, names.OWN_NNODES, names.OWN_WORLD_SIZE
+    ours = {"PET_NODE_RANK": rank, "RANK": rank, "PET_NNODES": nnodes, "WORLD_SIZE": nnodes}
+    ours |= {"DDPJOB_WORLD_SIZE": world_size, "DDPJOB_MAX_WORLD_SIZE": "2"}
+    job = Job(pods, tmp_path, text, 2, starts=1, **ours)
+    (first,) = pods.started
+    first.until(first.progress)
+    first.get("/group?round=1&size=1", TOKEN)
+    job.until_steps(first, 1)
+    second = job.start(0, DDPJOB_NODE_RANK=rank)
+    second.until(lambda: "this pod is a spare" in second.log)
+    pair = f"1:{print_of(f'uid-{second.address}')}"
+    first.get(f"/group?round=2&pods={pair}&since=2&size=2", TOKEN)
+    for pod in (first, second):
+        job.until_steps(pod, 2)
+        assert steps(pod, 2)[0][0] == steps(first, 1)[-1][0] + 1
 
 
 OWN = "import signal; signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))"

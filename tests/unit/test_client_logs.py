@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpjob import names
-from ddpjob.client.follow import Query, choices, select
+from ddpjob.client.follow import Query, check_is_there, choices, select
 from ddpjob.client.snapshot import Snapshot
 from ddpjob.cluster.logs import (
     LineMaker,
@@ -18,6 +18,7 @@ from ddpjob.cluster.logs import (
     read_pod,
     with_rank,
 )
+from ddpjob.errors import NotFound
 
 POD = Pod("digits-3-1", "u", 3, 1, "gpu-1", "running", "")
 
@@ -185,6 +186,16 @@ def test_what_somebody_asks_for_is_taken() -> None:
     for attempt in ("-1", "last", "²"):
         with pytest.raises(ValueError, match="attempt: must be a number, current or all"):
             select(attempt=attempt)
+
+
+def test_ranks_of_a_larger_round_of_an_elastic_job_may_have_left_lines() -> None:
+    status = {"nodes": {"desired": 1}, "worldSize": 2}
+    body = {"metadata": {"name": "digits"}, "spec": {"nnodes": 2}, "status": status}
+    wanted = Wanted(frozenset({3}))
+    with pytest.raises(NotFound, match="digits has no rank 3; it has ranks 0 to 1"):
+        check_is_there(Snapshot(body), wanted)
+    body["spec"] = {"nnodes": 2, "elastic": {}}
+    check_is_there(Snapshot(body), wanted)
 
 
 def chosen(status: dict[str, Any], processes: int, **asked: Any) -> list[Query]:

@@ -95,6 +95,20 @@ def test_a_restart_is_told_with_its_first_cause_and_the_attempts_before() -> Non
     ]
 
 
+@pytest.mark.parametrize(
+    ("nodes", "shown"),
+    [
+        ({"desired": 4}, "4 nodes x 1 rank  "),
+        ({"desired": 4, "spares": 2}, "4 nodes x 1 rank, 2 spares wait  "),
+        ({"desired": 3, "spares": 1}, "3 of 4 nodes x 1 rank, 1 spare waits  "),
+    ],
+)
+def test_a_smaller_group_and_spares_are_told(nodes: dict[str, int], shown: str) -> None:
+    world_size = nodes["desired"]
+    found = described({"state": "Running", "nodes": nodes, "worldSize": world_size})
+    assert list(text(found, NOW))[1].startswith(shown)
+
+
 COMMIT = "3f2a1b9" + "c" * 33
 
 

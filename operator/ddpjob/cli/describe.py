@@ -78,7 +78,12 @@ def _numbers(found: Found) -> str:
     many = "restart" if restarts == 1 else "restarts"
     since = f"{budget['charged']} charged since new progress, {budget['max']} allowed"
     nodes = "1 node" if found["nodes"] == 1 else f"{found['nodes']} nodes"
-    parts = [f"{nodes} x {each}", f"{restarts} {many}: {since}"]
+    if found["size"] < found["nodes"]:
+        nodes = f"{found['size']} of {nodes}"
+    size = f"{nodes} x {each}"
+    if (spares := found["spares"]) is not None:
+        size += f", {spares} {'spare waits' if spares == 1 else 'spares wait'}"
+    parts = [size, f"{restarts} {many}: {since}"]
     if found["usefulTime"] is not None:
         parts.append(f"useful time {found['usefulTime']:.0%}")
     return "  ".join(parts)

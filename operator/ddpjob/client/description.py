@@ -44,6 +44,8 @@ def describe(job: Snapshot, events: Sequence[Event], *, now: float, flags: str =
         "image": why.text(job.body, "spec", "image", limit=MAX_MESSAGE) or None,
         "code": _code(job.body),
         "nodes": why.number(job.body, "spec", "nnodes") or 1,
+        "size": job.nnodes,
+        "spares": why.number(status, "nodes", "spares"),
         "processesPerNode": job.processes_per_node,
         "gpusPerNode": job.gpus_per_node,
         "ready": why.text(status, "summary", "nodes", limit=33) or None,

@@ -83,11 +83,11 @@ def select(
 
 
 def check_is_there(job: Snapshot, wanted: Wanted) -> None:
-    """Raise NotFound if the current attempt of the job has none of these ranks, or nodes."""
+    """Raise NotFound if the job's current attempt has had none of these ranks, or nodes."""
     if wanted.attempt != "current":  # an attempt that is over may have been larger
         return
-    world = job.nnodes * job.processes_per_node
-    for kind, asked, count in (("rank", wanted.ranks, world), ("node", wanted.nodes, job.nnodes)):
+    nodes, world = job.most_nodes, job.most_nodes * job.processes_per_node
+    for kind, asked, count in (("rank", wanted.ranks, world), ("node", wanted.nodes, nodes)):
         if asked and asked.isdisjoint(range(count)):
             there = f"ranks 0 to {count - 1}" if count > 1 else "rank 0 alone"
             has = f"it has {'node ' * (kind == 'node')}{there}"
@@ -240,7 +240,7 @@ class Logs:
             for pod in (with_rank(pod, self.job.body) for pod in tuple(self.pods.values()))
             if wanted.has_pod(pod, self.job.processes_per_node, self._first_attempt)
         ]
-        ranks = sorted({pod.node_rank for pod in found})
+        ranks = sorted({pod.node_rank for pod in found}, key=lambda rank: (rank < 0, rank))
         if len(ranks) > most and not self._is_limited:
             self._is_limited = True
             shown = format_ranks(rank for rank in ranks[:most] if rank >= 0)

@@ -105,6 +105,12 @@ class Snapshot:
         return max(1, desired or why.number(self.body, "spec", "nnodes") or 1)
 
     @property
+    def most_nodes(self) -> int:
+        """Return the number of pods that the attempt may have had in one of its rounds."""
+        is_elastic = why.part(self.body, "spec", "elastic") is not None
+        return max(self.nnodes, is_elastic and why.number(self.body, "spec", "nnodes") or 1)
+
+    @property
     def processes_per_node(self) -> int:
         """Return the number of ranks in each pod: as the job has started, else as the spec says."""
         if world := why.number(self.body, "status", "worldSize"):
