@@ -102,15 +102,17 @@ class Job:
     """Pods that train, with one folder for all."""
 
     def __init__(
-        self, pods: Pods, folder: Path, text: str, nnodes: int = 2, starts: int = 0, **changes: str
+        self, pods: Pods, folder: Path, text: str, nnodes: int = 2, **changes: str
     ) -> None:
-        """`starts` pods are started, by default all, and waited for."""
+        """All pods are started and waited for; of an elastic job the first one is started."""
         (folder / "out").mkdir()
         self.pods, self.nnodes, self.changes = pods, nnodes, changes
         self.path = script(pods, text.replace('"out', f'"{folder}/out'))
         (self.port,) = free_ports(1)
-        here = [self.start(rank) for rank in range(starts or nnodes)]
-        for pod in here if len(here) == nnodes else ():
+        if "DDPJOB_MAX_WORLD_SIZE" in changes:
+            self.start(0)
+            return
+        for pod in [self.start(rank) for rank in range(nnodes)]:
             self.until_steps(pod, 0)
 
     def start(self, rank: int, number: int = 0, **more: str) -> Pod:
@@ -159,7 +161,7 @@ def test_a_group_that_gets_larger_loses_no_step(pods: Pods, tmp_path: Path, text
     rank, nnodes, world_size = names.OWN_RANK, names.OWN_NNODES, names.OWN_WORLD_SIZE
     ours = {"PET_NODE_RANK": rank, "RANK": rank, "PET_NNODES": nnodes, "WORLD_SIZE": nnodes}
     ours |= {"DDPJOB_WORLD_SIZE": world_size, "DDPJOB_MAX_WORLD_SIZE": "2"}
-    job = Job(pods, tmp_path, text, 2, starts=1, **ours)
+    job = Job(pods, tmp_path, text, 2, **ours)
     (first,) = pods.started
     first.until(first.progress)
     first.get("/group?round=1&size=1", TOKEN)
