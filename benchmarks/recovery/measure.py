@@ -8,7 +8,7 @@ from benchmarks.recovery import local, peer
 from benchmarks.recovery.series import Place, Series
 from tests.cluster.kind import KindCluster
 from tests.e2e import silence
-from tests.e2e.install import SYSTEM, install
+from tests.e2e.install import SYSTEM, install, leader_node
 from tests.e2e.recovery import (
     LARGER,
     Fault,
@@ -50,7 +50,8 @@ def recoveries(
         return
     assert cluster, f"{series.title} needs a cluster"
     if series.place is Place.CLUSTER:
-        install(cluster, SYSTEM, *(silence.ON_CONTROL_PLANE if series.of_nodes else ()))
+        is_apart = series.of_nodes and not series.of_leader
+        install(cluster, SYSTEM, *(silence.ON_CONTROL_PLANE if is_apart else ()))
         for group in [[fault] for fault in faults] if series.of_nodes else [faults]:
             fresh_namespace(cluster)
             with steady_job(cluster, NAMESPACE, image, series.strategy, **series.job) as job:
@@ -60,11 +61,13 @@ def recoveries(
                     job.until(lambda status: status["nodes"]["running"] == 2, 180, "both nodes")
                     if fault is LARGER:
                         shrink(job)
+                    nodes = [node_of(job, pod) for pod in pods_of(job)]
                     if spare and series.of_nodes:
-                        rank = [node_of(job, pod) for pod in pods_of(job)].index(
-                            node_of(job, spare)
-                        )
-                        fault = next(f for f in series.faults if f.rank == 1 - rank)
+                        rank = 1 - nodes.index(node_of(job, spare))
+                        fault = next(f for f in series.faults if f.rank == rank)
+                    if series.of_leader:
+                        rank = nodes.index(leader_node(cluster))
+                        fault = next(f for f in series.faults if f.rank == rank)
                     yield fault, recover(job, fault, without_operator=series.without_operator)
         return
     with peer.installed(cluster, image):

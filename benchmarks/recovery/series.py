@@ -20,6 +20,7 @@ MOST_SILENT, MOST_SILENT_0 = 20.0, 25.0  # another node; that of rank 0
 MOST_WITHOUT_OPERATOR = 20.0
 MOST_SWAPPED = 1.0  # a spare gets the rank
 MOST_SILENT_SWAPPED = silence.TIMEOUT + 1.0  # the same for that of a silent node
+MOST_LEADER = 30.0  # a silent node with the operator on it, of two
 MOST_GROWN = 1.5  # a save is over once nothing has changed for 0.3 s
 
 KILLED = FAULTS[:1]
@@ -52,6 +53,8 @@ class Series:
     """The operator is killed in the moment of the fault."""
     of_nodes: bool = False
     """Nodes are lost: each under a job of its own, and the operator on a node of its own."""
+    of_leader: bool = False
+    """It is the node of the operator that leads, of two by the chart's defaults."""
     job: Mapping[str, Any] = field(default_factory=dict)
     """More of `steady_job`'s arguments."""
     words: str = ""
@@ -68,6 +71,8 @@ class Series:
         keeps = self.job.keys() & {"spares", "elastic"}
         if fault is LARGER:
             return MOST_GROWN
+        if self.of_leader:
+            return MOST_LEADER
         if fault.reason == "NodeSilent" and keeps:
             return MOST_SILENT_SWAPPED
         if fault.reason == "NodeSilent":
@@ -172,6 +177,13 @@ count as the loss of a node.""",
         of_nodes=True,
         job={"elastic": ELASTIC},
         words="15 s are the timeout, of which rank 0's node may take 1.1.",
+    ),
+    "silent nodes, operator": Series(
+        "Silent nodes, with the operator on them",
+        CUT_OFF,
+        of_nodes=True,
+        of_leader=True,
+        words="By the chart's defaults: the second replica takes over. 15 s are the timeout.",
     ),
     "PyTorchJob": Series(
         "PyTorchJob, with its defaults",

@@ -3,49 +3,71 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import threading
 import time
-from itertools import islice
 from typing import Callable  # noqa: UP035 - Python 3.8
 
-# Between two looks. A save is over when nothing has changed from one to the next.
-LOOK_SECONDS = 0.3
-# So many files are looked at in each folder.
-MOST_FILES, MOST_FOLDERS = 512, 4
+# Between two looks. A save is over when nothing has changed from one to the next, nor for half of
+# the time that it has taken, up to so long.
+LOOK_SECONDS, MOST_QUIET_SECONDS = 0.3, 3.0
+# So many files are looked at in each folder, in so many folders of a level: those changed last.
+MOST_FILES, MOST_FOLDERS, LEVELS = 512, 4, 4
 
 
 def watch(folder: str, matters: Callable[[], bool], on_save: Callable[[], None]) -> None:
     """Call `on_save` after each save while it `matters`, if the job has such a folder."""
 
     def run() -> None:
-        seen, is_open = None, False
+        save = Save()
         while True:
             time.sleep(LOOK_SECONDS)
-            now = look(folder) if matters() else None
-            was_open, is_open = is_open, None not in (seen, now) and now != seen
-            if was_open and now == seen is not None:
+            if save.is_over(look(folder) if matters() else None, time.monotonic()):
                 on_save()
-            seen = now
 
     if folder:
         threading.Thread(target=run, daemon=True, name="saves").start()
 
 
+class Save:
+    """Whether one is under way, by what is seen of the files."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, int]] | None = None
+        self.began = self.changed = 0.0  # of the one under way, if they are not 0
+
+    def is_over(self, found: list[tuple[int, int]] | None, now: float) -> bool:
+        """Take in what a look has found, None without one; whether a save has just ended."""
+        is_known, has_changed = None not in (self.seen, found), self.seen != found
+        self.seen = found
+        if not is_known:
+            self.began = 0.0
+        elif has_changed:
+            self.began, self.changed = self.began or now, now
+        elif self.began and now - self.changed >= self.quiet():
+            self.began = 0.0
+            return True
+        return False
+
+    def quiet(self) -> float:
+        """For how long nothing is to change until the save is over, in seconds."""
+        return min((self.changed - self.began) / 2, MOST_QUIET_SECONDS)
+
+
 def look(folder: str) -> list[tuple[int, int]]:
     """The times and sizes of the folder, of what is in it, and in those changed last below it."""
-    found, folders = [], []
+    found, folders = [], [folder]
     with contextlib.suppress(OSError):
         found.append(_stat(os.stat(folder)))
-    for entry in _entries(folder):
-        with contextlib.suppress(OSError):  # it has just been removed
-            found.append(_stat(entry.stat()))
-            if entry.is_dir():
-                folders.append((found[-1][0], entry.path))
-    for _, path in sorted(folders)[-MOST_FOLDERS:]:
-        for entry in _entries(path):
-            with contextlib.suppress(OSError):
+    for _ in range(LEVELS):
+        below = []
+        for entry in itertools.chain.from_iterable(map(_entries, folders)):
+            with contextlib.suppress(OSError):  # it has just been removed
                 found.append(_stat(entry.stat()))
+                if entry.is_dir():
+                    below.append((found[-1][0], entry.path))
+        folders = [path for _, path in sorted(below)[-MOST_FOLDERS:]]
     return sorted(found)
 
 
@@ -55,5 +77,5 @@ def _stat(found: os.stat_result) -> tuple[int, int]:
 
 def _entries(folder: str) -> list[os.DirEntry[str]]:
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        return list(islice(entries, MOST_FILES))
+        return list(itertools.islice(entries, MOST_FILES))
     return []

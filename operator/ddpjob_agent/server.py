@@ -123,11 +123,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
             known, _ = read_order(content.get("known"))
         except ValueError:
             return self.send_error(400)
-        if node is not None and group.is_member(rank, pod):
+        if node is not None:
             group.tell(rank, node, pod)
-        elif node is not None and group.place_of(pod) is None and not group.is_held:
+        is_out = group.is_left_out(rank, pod)
+        pause = 0.0 if is_out else group.hold_node(known, spare=pod if is_spare else "")
+        if is_out or group.is_left_out(rank, pod):  # meanwhile
             return self.send_error(OTHER_POD)
-        pause = group.hold_node(known, spare=pod if is_spare else "")
         found = group.place_of(pod)
         if found is not None and found[0] != rank:  # it may need a moment to leave its round
             pause = max(pause, AGAIN_SECONDS)

@@ -12,6 +12,7 @@ from tests.cluster.tiers import ROOT
 from tests.waiting import wait_for
 
 SYSTEM = "ddpjob-system"
+OPERATOR = "ddpjob-operator"  # its Deployment, and its Lease
 CHART = ROOT / "charts" / "ddpjob"
 EXAMPLES = ROOT / "examples"
 CRD = f"{names.PLURAL}.{names.GROUP}"
@@ -32,7 +33,7 @@ def install(
         )
     except AssertionError as error:
         where = ("-n", namespace)
-        said = cluster.kubectl("logs", *where, "deploy/ddpjob-operator", check=False)
+        said = cluster.kubectl("logs", *where, f"deploy/{OPERATOR}", check=False)
         pods = cluster.kubectl("describe", "pods", *where, check=False)
         raise AssertionError(f"{error}\n{said}\n{pods}") from None
 
@@ -44,7 +45,7 @@ def uninstall(cluster: KindCluster, namespace: str = SYSTEM) -> None:
 
 def scale_operator(cluster: KindCluster, replicas: int) -> None:
     """Start so many of the operator, and wait until they run."""
-    where = ("-n", SYSTEM, "deployment/ddpjob-operator")
+    where = ("-n", SYSTEM, f"deployment/{OPERATOR}")
     cluster.kubectl("scale", *where, f"--replicas={replicas}")
     cluster.kubectl("rollout", "status", *where, "--timeout=120s", timeout_seconds=150)
     wait_until(lambda: bool(replicas) or not operator_pods(cluster), 90, "the operator's end")
@@ -70,6 +71,26 @@ def wait_until(look: Callable[[], T | None], seconds: float, what: str) -> T:
     found = wait_for(look, lambda: what, seconds=seconds, every=0.5)
     assert found is not None
     return found
+
+
+def holder(cluster: KindCluster, *, other_than: str = "") -> str:
+    """Name of the operator's pod that holds the Lease, once it is another one."""
+
+    def look() -> str:
+        spec = cluster.get("lease", OPERATOR, "-n", SYSTEM).get("spec") or {}
+        name = (spec.get("holderIdentity") or "").rpartition("_")[0]
+        names = [pod["metadata"]["name"] for pod in operator_pods(cluster)]
+        return name if name != other_than and name in names else ""
+
+    return wait_until(look, 60, f"holder of the Lease but {other_than or 'nobody'}")
+
+
+def leader_node(cluster: KindCluster) -> str:
+    """Name of the node of the operator's pod that holds the Lease."""
+    leader = holder(cluster)
+    pods = {pod["metadata"]["name"]: pod["spec"] for pod in operator_pods(cluster)}
+    node: str = pods[leader]["nodeName"]
+    return node
 
 
 class Job:

@@ -103,7 +103,8 @@ def preempt(job: Job, pod: str, undo: Undo) -> None:
     """
     pods = job.pods()
     found = pods[pod]["spec"]
-    nodes = [each["spec"].get("nodeName") for each in map(pods.get, pods_of(job)) if each]
+    here = {*pods_of(job), pod}  # it may be a spare
+    nodes = [each["spec"].get("nodeName") for each in map(pods.get, here) if each]
     others = nodes.count(found["nodeName"]) - 1
     name = f"urgent-{job.namespace}"
     where = ("-n", job.namespace, "pod/urgent")
@@ -187,12 +188,15 @@ def steady_job(
     namespace: str,
     image: str,
     strategy: str = "InPlace",
+    nnodes: int = 2,
     hang_seconds: int = HANG_SECONDS,
     nproc: int = 1,
     checkpoint_mb: int = 0,
     **more: Any,
 ) -> Iterator[Job]:
-    """A job of two pods on two nodes that trains until it is deleted; `more` is of its spec.
+    """A job of two pods on two nodes, by default, that trains until it is deleted.
+
+    `more` is of its spec.
 
     `checkpoint_mb`: each rank loads a checkpoint of this size first, from a folder of the host.
     """
@@ -209,7 +213,7 @@ def steady_job(
         namespace,
         "steady",
         image=image,
-        nnodes=2,
+        nnodes=nnodes,
         nprocPerNode=nproc,
         env=env,
         args=[f"/script/{SCRIPT.name}"],

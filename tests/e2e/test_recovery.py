@@ -10,7 +10,7 @@ import yaml
 from tests.cluster.kind import KindCluster
 from tests.e2e.install import EXAMPLES, Job, gone, operator_pods, wait_until
 from tests.e2e.networkpolicy import is_enforced, lets_in
-from tests.e2e.recovery import FAULTS, pods_of, recover, spare_of, steady_job
+from tests.e2e.recovery import FAULTS, pods_of, recover, steady_job
 
 pytestmark = pytest.mark.usefixtures("installed")
 
@@ -44,21 +44,6 @@ def test_the_ranks_train_again_after_every_fault(
             if fault.charged:
                 assert job.logs(failure["pod"]), "readable until the next failure"
         assert [past["reason"] for past in status["history"]] == reasons
-    gone(kind_cluster, "-n", namespace)
-
-
-def test_a_spare_gets_the_rank_of_a_lost_pod(
-    kind_cluster: KindCluster, namespace: str, foreign_image: str
-) -> None:
-    lost = [fault for fault in FAULTS if fault.reason in ("PodDeleted", "Evicted")]
-    with steady_job(kind_cluster, namespace, foreign_image, spares=1) as job:
-        for number, fault in enumerate(lost, start=1):
-            spare, before = spare_of(job), pods_of(job)
-            print(f"{fault.name}, with a spare: {recover(job, fault)}")
-            assert pods_of(job) == [before[0], spare]
-            status = job.status
-            assert status["failure"]["reason"] == fault.reason
-            assert (status["attempt"], status["round"]) == (0, number)
     gone(kind_cluster, "-n", namespace)
 
 
@@ -168,21 +153,4 @@ def test_strangers_do_not_reach_the_ranks(
     wait_until(lambda: all(map(reached, PORTS)), 30, "way without a policy")
     kind_cluster.kubectl("delete", *where, "--grace-period=0", "--force")
     job.delete()
-    gone(kind_cluster, "-n", namespace)
-
-
-def test_a_smaller_group_goes_on_and_gets_larger_again(
-    kind_cluster: KindCluster, namespace: str, foreign_image: str
-) -> None:
-    (deleted,) = (fault for fault in FAULTS if fault.reason == "PodDeleted")
-    elastic = {"minNodes": 1, "replaceSeconds": 0, "growSeconds": 10}
-    with steady_job(kind_cluster, namespace, foreign_image, elastic=elastic) as job:
-        stays = pods_of(job)[0]
-        print(f"{deleted.name}, elastic: {recover(job, deleted)}")
-        job.until(lambda status: status["round"] == 2, 180, "larger group")
-        status = job.in_state("Running")
-        assert pods_of(job) == [stays, f"{job.name}-0-s1"]
-        assert (status["attempt"], status["nodes"]["desired"]) == (0, 2)
-        reasons = [past["reason"] for past in status["history"]]
-        assert reasons == ["PodDeleted", "GroupResized"]
     gone(kind_cluster, "-n", namespace)

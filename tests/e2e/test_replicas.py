@@ -5,12 +5,21 @@ import pytest
 from ddpjob import names
 from ddpjob.json_depth import Body
 from tests.cluster.kind import KindCluster
-from tests.e2e.install import CHART, SYSTEM, Job, evict, gone, operator_pods, wait_until
+from tests.e2e.install import (
+    CHART,
+    OPERATOR,
+    SYSTEM,
+    Job,
+    evict,
+    gone,
+    holder,
+    operator_pods,
+    wait_until,
+)
 from tests.e2e.recovery import node_of, recover, steady_job
 from tests.e2e.silence import FAULTS, settled
 
 pytestmark = pytest.mark.usefixtures("installed")
-NAME = "ddpjob-operator"
 SLEEP = ["python3", "-c", "import time; time.sleep(3600)"]
 
 
@@ -21,18 +30,6 @@ def upgrade(cluster: KindCluster, replicas: int) -> None:
         *("--wait", "--timeout", "120s"),
     )
     wait_until(lambda: len(operator_pods(cluster)) == replicas, 60, f"{replicas} operator pods")
-
-
-def holder(cluster: KindCluster, *, other_than: str = "") -> str:
-    """Name of the operator's pod that holds the Lease, once it is another one."""
-
-    def look() -> str:
-        spec = cluster.get("lease", NAME, "-n", SYSTEM).get("spec") or {}
-        name = (spec.get("holderIdentity") or "").rpartition("_")[0]
-        names = [pod["metadata"]["name"] for pod in operator_pods(cluster)]
-        return name if name != other_than and name in names else ""
-
-    return wait_until(look, 60, f"holder of the Lease but {other_than or 'nobody'}")
 
 
 def lose_a_pod(job: Job) -> None:
@@ -80,7 +77,9 @@ def test_two_replicas_outlive_a_drain_and_a_death_and_become_one_again(
     status = job.status
     assert (status["attempt"], status["restarts"], status["budget"]["charged"]) == (3, 3, 0)
     left = cluster.get("leases,poddisruptionbudgets,roles", "-n", SYSTEM)["items"]
-    assert [found["metadata"]["name"] for found in left if NAME in found["metadata"]["name"]] == []
+    assert [
+        found["metadata"]["name"] for found in left if OPERATOR in found["metadata"]["name"]
+    ] == []
     label = f"{names.JOB_LABEL}={job.name}"
     assert len(cluster.get("pods", "-n", namespace, "-l", label)["items"]) == 2
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.cluster.kind import KindCluster
 from tests.e2e.install import SYSTEM, Job, gone, install, rank_processes, uninstall, wait_until
-from tests.e2e.recovery import SCRIPT, Fault, node_of, pods_of, recover, spare_of, steady_job
+from tests.e2e.recovery import SCRIPT, Fault, node_of, recover, steady_job
 from tests.e2e.silence import FAULTS, ON_CONTROL_PLANE, TIMEOUT, both_ways, cut_off, settled
 
 # One of each kind: each takes a minute. `make bench-recovery` has all of them.
@@ -56,24 +56,6 @@ def test_a_silent_node_is_left_at_once(
         wait_until(lambda: not left(), 60, "end of the lost pod's ranks")
         again = job.status
         assert (again["attempt"], again["restarts"]) == (0, 1), again
-    gone(kind_cluster, "-n", namespace)
-
-
-def test_a_spare_gets_the_rank_of_a_silent_node(
-    kind_cluster: KindCluster, namespace: str, foreign_image: str
-) -> None:
-    with steady_job(kind_cluster, namespace, foreign_image, spares=1) as job:
-        spare = spare_of(job)
-        settled()
-        (fault,) = (
-            fault
-            for fault in FAULTS[:2]  # a node is cut off, or rank 0's
-            if node_of(job, f"{job.name}-0-{fault.rank}") != node_of(job, spare)
-        )
-        print(f"{fault.name}, with a spare: {recover(job, fault)}")
-        assert pods_of(job)[fault.rank] == spare
-        status = job.status
-        assert (status["failure"]["reason"], status["attempt"]) == ("NodeSilent", 0)
     gone(kind_cluster, "-n", namespace)
 
 

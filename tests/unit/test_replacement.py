@@ -70,6 +70,21 @@ def test_one_pod_is_created_beside_the_one_that_ends_and_the_round_is_ordered_af
     assert step.order.members == frozenset()  # rank 0 is where it was
 
 
+def test_all_pods_are_made_anew_where_no_kubelet_ends_the_one_that_is_replaced() -> None:
+    """Its ranks may run on, beside the round that would begin once it is deleted by force."""
+    new, alone = pod(1, since=1), replace(GOING, unreachable_since="2027-01-15T07:59:55Z")
+    ours = write(replaced(), running(0), GOING, new)
+    step = lost(ours, running(0), alone, new)
+    assert (step.status.attempt, step.status.round, step.status.history[-1].reason) == (
+        *(1, 0),
+        "NodeLost",
+    )
+    assert step.status.budget.charged == 0 and "may run on" in step.events[0].message
+    dead = replace(told(round=0), dead=frozenset({alone.uid_print}))
+    begun = lost(ours, running(0), alone, new, round_status=dead)
+    assert begun.status.attempt == 0 and begun.order.round == 1
+
+
 def test_the_round_need_not_wait_for_a_pod_whose_agent_says_that_nothing_of_it_lives() -> None:
     ours = write(replaced(), running(0), GOING, pod(1, since=1))
     for dead, number in ((frozenset[str](), 0), (frozenset({GOING.uid_print}), 1)):

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from ddpjob import names
-from ddpjob.api import DDPJob
+from ddpjob.api import DDPJob, SilentNode
 from ddpjob.errors import InvalidJob
 from ddpjob.plan.model import Decision, Order, PodRecord
 from ddpjob.plan.own import absent, name_of, print_of, sort_pods, with_spares
 from ddpjob.pods.allowlist import Policy
+from ddpjob.times import timestamp
 from tests.builders import (
     NOW,
     decide,
@@ -59,6 +60,29 @@ def test_a_spare_is_made_once_all_nodes_run_and_the_status_has_its_number() -> N
     # Nor is it made again before its time, whatever has become of the last one.
     step = seen(ours, *BOTH, spares_wait=20.0)
     assert not step.create and step.requeue_after == 20.0
+
+
+def test_a_spare_that_finds_no_other_node_than_a_silent_one_is_made_anew_in_a_minute() -> None:
+    stuck = replace(pod(-1), node="", reason="Unschedulable")
+    ours = with_status(whole(spares=1), seen(whole(spares=1), *BOTH).status)
+    silent = [SilentNode(name="node-9", time=timestamp(NOW - 20))]
+    ours = with_status(ours, ours.status.model_copy(update={"silent_nodes": silent}))
+    ours = with_status(ours, seen(ours, *BOTH, stuck).status)
+    step = seen(ours, *BOTH, stuck)
+    assert not step.create and step.requeue_after == 40.0
+    silent = [SilentNode(name="node-9", time=timestamp(NOW - 61))]
+    ours = with_status(ours, ours.status.model_copy(update={"silent_nodes": silent}))
+    assert not seen(ours, *BOTH, replace(stuck, reason="")).create, "it may come yet"
+    step = seen(ours, *BOTH, stuck)
+    assert [s.number for s in step.status.own_pods.spares] == [2]
+    assert not step.status.silent_nodes, "the next one may run there"
+    ours = with_status(ours, step.status)
+    step = seen(ours, *BOTH, stuck)
+    assert step.create == (-2,) and [d.pod.uid for d in step.delete] == [stuck.uid]
+    # One that finds no node at all waits for one.
+    again = replace(stuck, rank=-2, name="digits-0-s2", uid="2", uid_print=print_of("2"))
+    ours = with_status(ours, seen(ours, *BOTH, again).status)
+    assert seen(ours, *BOTH, again).is_idle(ours.status)
 
 
 def test_its_uid_enters_the_status_and_the_columns_show_it() -> None:

@@ -107,14 +107,17 @@ def _in_brief(status: Mapping[str, Any]) -> dict[str, Any]:
     return brief | {"conditions": [{**condition, "message": ""} for condition in named]}
 
 
-Place = tuple[int, Made, Admission | None]
-"""Generation, what is created, and what Kueue has admitted the job with: its pods follow from it.
+Place = tuple[int, Made, Admission | None, tuple[str, ...]]
+"""Generation, what is created, what Kueue has admitted the job with, and silent nodes: its pods
+follow from it.
 """
 
 
 def place_of(job: DDPJob) -> Place:
     """Return the job's `Place` now."""
-    return job.metadata.generation, made_of(job.status), job.status.admission
+    status = job.status
+    silent = tuple(node.name for node in status.silent_nodes)
+    return job.metadata.generation, made_of(status), status.admission, silent
 
 
 @dataclass(frozen=True)

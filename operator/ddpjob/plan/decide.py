@@ -21,7 +21,7 @@ from ddpjob.plan.own import BEGUN, Inputs, Pods, is_own, made_of, order_of, sort
 from ddpjob.plan.podrecord import seconds_to_slow
 from ddpjob.plan.queue import eviction, with_workload
 from ddpjob.plan.reasons import COMPLETED
-from ddpjob.plan.restart import return_to_nodes, with_own_root
+from ddpjob.plan.restart import restart_beside_lost, return_to_nodes, with_own_root
 from ddpjob.plan.running import (
     create_missing,
     not_started,
@@ -108,6 +108,8 @@ def _decide_active(job: DDPJob, pods: Pods, observed: Observed, now: float) -> D
     told = after_exits(inputs, status)
     if told is not None and not is_waiting(told):
         return told
+    if beside := restart_beside_lost(inputs, status):
+        return beside
     # It should have started by now.
     left = seconds_to_start(inputs, status, job.spec.startup_deadline_seconds)
     if left <= 0 and (found := not_started(inputs, status)):

@@ -14,8 +14,8 @@ from ddpjob import api, names
 from ddpjob.api import DDPJob, SilentNode, Status
 from ddpjob.plan.budget import reported_step, with_highest_step
 from ddpjob.plan.model import UNSCHEDULABLE, Decision, Event, Observed, PodRecord, requeue
-from ddpjob.plan.own import Inputs, made_of, proofs, with_new_pods, with_root
-from ddpjob.plan.reasons import AVOIDANCE_OVER, NODE_SILENT, STARTING, because
+from ddpjob.plan.own import Inputs, made_of, order_of, proofs, with_new_pods, with_root
+from ddpjob.plan.reasons import AVOIDANCE_OVER, NODE_LOST, NODE_SILENT, STARTING, because
 from ddpjob.plan.status import with_condition, with_history
 from ddpjob.plan.termination import termination_of
 from ddpjob.ranks import format_ranks
@@ -184,10 +184,16 @@ def with_silent_nodes(inputs: Inputs, status: Status) -> Status:
     if found and found.reason == NODE_SILENT and found.attempt == status.attempt and found.node:
         nodes.insert(0, found.node)
     new = dict.fromkeys(node for node in nodes if node)
-    kept = [node for node in status.silent_nodes if _seconds_left(node, inputs.now) > 0]
+    kept = without_old_silences(status, inputs.now).silent_nodes
     kept = [node for node in kept if node.name not in new]
     added = [SilentNode(name=name, time=timestamp(inputs.now)) for name in new]
     return status.model_copy(update={"silent_nodes": [*kept, *added][-MAX_SILENT_NODES:]})
+
+
+def without_old_silences(status: Status, now: float) -> Status:
+    """Return `status` without the nodes that pods need not keep off any more."""
+    kept = [node for node in status.silent_nodes if _seconds_left(node, now) > 0]
+    return status.model_copy(update={"silent_nodes": kept})
 
 
 def silent_nodes(status: Status, now: float) -> Set[str]:
@@ -203,14 +209,34 @@ def return_to_nodes(inputs: Inputs, status: Status) -> Decision | None:
     stuck = [pod for pod in inputs.current if not pod.node and pod.reason == UNSCHEDULABLE]
     if not stuck or not status.silent_nodes:
         return None
-    left = max(_seconds_left(node, inputs.now) for node in status.silent_nodes)
-    if left > 0:
+    if (left := seconds_avoided(status, inputs.now)) > 0:
         return requeue(Decision(status), left)
     names = ", ".join(node.name for node in status.silent_nodes[:4])
     message = f"no other node has room, so pods may run again where nobody was heard: {names}"
     status = with_history(with_silent_nodes(inputs, status), AVOIDANCE_OVER, inputs.now)
     begun = restart(inputs, status, AVOIDANCE_OVER, message)
     return replace(begun, events=(Event("Restarting", message),))
+
+
+def restart_beside_lost(inputs: Inputs, status: Status) -> Decision | None:
+    """Return a new attempt if the round waits for a pod that no kubelet is there to end, else None.
+
+    Its ranks may run on once it has been deleted by force: no round of their attempt may begin.
+    """
+    silent = {node.name for node in status.silent_nodes}
+    lost = [p for p in inputs.pods.older if p.live and p.unreachable_since and p.node not in silent]
+    lost = [p for p in lost if p.attempt == status.attempt]
+    if not lost or not order_of(inputs.job, inputs.pods, inputs.observed, ends=False).held:
+        return None
+    message = f"pod {lost[0].name} has been left out, and its node is lost: its ranks may run on"
+    status = with_history(status, NODE_LOST, inputs.now)
+    begun = restart(inputs, status, NODE_LOST, message)
+    return replace(begun, events=(Event("Restarting", message),))
+
+
+def seconds_avoided(status: Status, now: float) -> float:
+    """Return the seconds until pods are kept off no silent node any more."""
+    return max((_seconds_left(node, now) for node in status.silent_nodes), default=0.0)
 
 
 def _seconds_left(node: SilentNode, now: float) -> float:

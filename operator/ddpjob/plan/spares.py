@@ -9,9 +9,9 @@ from dataclasses import replace
 
 from ddpjob import api, names
 from ddpjob.api import Spare, Status
-from ddpjob.plan.model import Decision, PodRecord, requeue
+from ddpjob.plan.model import UNSCHEDULABLE, Decision, PodRecord, requeue
 from ddpjob.plan.own import Inputs, with_spares
-from ddpjob.plan.restart import is_fit, silent_nodes
+from ddpjob.plan.restart import is_fit, seconds_avoided, silent_nodes, without_old_silences
 
 # Seconds between two creations of spares of a job, whatever becomes of them.
 AGAIN_SECONDS = 60.0
@@ -27,7 +27,14 @@ def provide_spares(inputs: Inputs, decision: Decision) -> Decision:
     entries, stored = status.own_pods.spares, inputs.job.status.own_pods.spares
     if status.state != "Running" or decision.acts or _are_old(inputs) or not (wanted or entries):
         return decision
-    fit = {-pod.rank for pod in inputs.pods.spares if pod.live and is_fit(inputs.observed, pod)}
+    here = [pod for pod in inputs.pods.spares if pod.live and is_fit(inputs.observed, pod)]
+    if status.silent_nodes and any(pod.reason == UNSCHEDULABLE for pod in here):
+        # They keep off silent nodes, and where no other has room they are made anew afterwards.
+        if (wait := seconds_avoided(status, inputs.now)) > 0:
+            decision = requeue(decision, wait)
+        else:
+            here = [pod for pod in here if pod.reason != UNSCHEDULABLE]
+    fit = {-pod.rank for pod in here}
     waiting = [e for e in entries if e.rank is None and (e.number in fit or not e.uid)]
     missing = tuple(-e.number for e in waiting if e.number not in fit and e in stored)
     kept = _kept(inputs, entries, waiting)
@@ -46,6 +53,7 @@ def provide_spares(inputs: Inputs, decision: Decision) -> Decision:
     if lacking > 0:
         last = max((e.number for e in entries), default=0)
         new = (Spare(number=last + n) for n in range(1, lacking + 1))
+        status = without_old_silences(status, inputs.now)
         decision = replace(decision, status=with_spares(status, [*kept, *new]))
     if missing and not inputs.observed.children_ready:
         return replace(decision, prepare=True)

@@ -13,6 +13,7 @@ import json
 import re
 import threading
 import time
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, Mapping  # noqa: UP035 - Python 3.8
 
@@ -38,7 +39,8 @@ MOST_ASKED = 16
 ANSWERS_PER_SECOND = 300
 # A request is held for so long at most.
 HOLD_SECONDS = 20.0
-# What a pod says last, after SIGTERM: none of its processes lives. Of so many that is kept.
+# What a pod says last, after SIGTERM: none of its processes lives. Of so many that is kept, and
+# that a spare has asked.
 DEAD, MOST_DEAD = "dead", 64
 # Characters of a pod's uid's hash; the answer to a pod in whose place there is another one.
 PRINT, OTHER_POD = 6, 410
@@ -97,6 +99,7 @@ class Group:
         self.places: Mapping[str, tuple[int, int]] = {}
         """What `place_of` says of each print."""
         self.is_held = False  # another round follows before any begins
+        self.spares: deque[str] = deque(maxlen=MOST_DEAD)  # prints of those that have asked
         self.dead: set[str] = set()  # prints of pods that have said so since the last round began
         self.nodes: dict[int, Node] = {}
         self.counts: dict[tuple[int, str], int] = {}  # nodes by their round and state
@@ -106,6 +109,10 @@ class Group:
     def is_member(self, rank: int, pod: str) -> bool:
         """Whether the pod with this print is the one of a node rank."""
         return rank < self.nnodes and self.pods.get(rank, pod) == pod
+
+    def is_left_out(self, rank: int, pod: str) -> bool:
+        """Whether the group goes on without the pod with this print, which has no other rank."""
+        return not (self.is_member(rank, pod) or self.place_of(pod) or self.is_held)
 
     def place_of(self, pod: str) -> tuple[int, int] | None:
         """The rank that the pod with this print has got, and its first round; None without one.
@@ -188,10 +195,11 @@ class Group:
             gently = nnodes > self.nnodes and not self.counts.get((old.round, FAILED))
             size = old.size if nnodes == self.nnodes else nnodes
             new = {rank for rank in pods if pods[rank] != self.pods.get(rank)}
-            for rank in new | {rank for rank in range(nnodes, self.nnodes)}:
+            left = new | {rank for rank in range(nnodes, self.nnodes)}
+            for rank in left:
                 self.add(self.nodes.pop(rank, None), -1)
-                if self.head is not None:
-                    self.head.replace(rank)
+            if self.head is not None:
+                self.head.replace(left, {rank: pods[rank] for rank in new}, self.spares)
             gently |= old.gently and (number == old.round or self.is_held)
             self.pods, self.nnodes, self.is_held = pods, nnodes, is_held
             self.places = {pods[rank]: (rank, since) for rank in pods if pods[rank]}
@@ -232,6 +240,8 @@ class Group:
         def is_news() -> bool:
             return self.order != known or bool(spare) and self.place_of(spare) is not None
 
+        if spare and spare not in self.spares:
+            self.spares.append(spare)
         held = hold(self.held, self.ordered, is_news, HOLD_SECONDS)
         return 0.0 if held else self.nnodes / ANSWERS_PER_SECOND
 

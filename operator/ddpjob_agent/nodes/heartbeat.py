@@ -175,7 +175,7 @@ class HeadHeartbeats(Heartbeats):
         """Say bye to all that have been heard and have not said it."""
         with self.head.lock:
             self.head.is_leaving = True
-            members = list(self.head.members.values())
+            members = [member for member in self.head.members.values() if member.address]
         for member in members:
             self.send(Beat(0, clock(), bye=True), member.address)
         return bool(members)

@@ -12,7 +12,13 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, Callable  # noqa: UP035 - Python 3.8
+from typing import (  # noqa: UP035 - Python 3.8
+    Any,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+)
 
 from ddpjob_agent.config import Config
 from ddpjob_agent.records import compact, integer, load, number
@@ -185,8 +191,11 @@ class Heard:
     sent: float
     """The last timestamp that it was sent."""
     address: Any
+    """None until it has come with this rank."""
     echoed: float = math.inf
     """The last of our timestamps that it has sent back; infinite before the first."""
+    pod: str = ""
+    """The print of its pod."""
 
     def age(self, now: float, beat: float) -> float:
         """For how long it has not been heard, `beat` being the time between two heartbeats.
@@ -232,7 +241,7 @@ class Head:
                 self.known.add(rank)
                 self.lease.runs = True
                 member.echoed = beat.echo
-            member.arrived, member.sent, member.address = now, now, address
+            member.arrived, member.sent, member.address, member.pod = now, now, address, beat.pod
             return Beat(0, now, beat.stamp, self.is_leaving)
 
     def forget(self, rank: int) -> None:
@@ -243,11 +252,21 @@ class Head:
         self.lease.runs = bool(self.known)
         self.has_news |= self.unheard.pop(rank, None) is not None
 
-    def replace(self, rank: int) -> None:
-        """Miss a node's pod no more, and hear another one in its place."""
+    def replace(
+        self, ranks: Iterable[int], pods: Mapping[int, str], spares: Collection[str]
+    ) -> None:
+        """Miss the pods of these node ranks no more, and hear others in their place.
+
+        `pods` has the prints of those. One that has been in touch, as another node or one of the
+        `spares`, is missed from now on.
+        """
         with self.lock:
-            self.forget(rank)
-            self.left.discard(rank)
+            heard = {*spares, *(member.pod for member in self.members.values())}
+            for rank in ranks:
+                self.forget(rank)
+                self.left.discard(rank)
+            for rank in (rank for rank, pod in pods.items() if pod and pod in heard):
+                self.members[rank] = Heard(self.clock(), -math.inf, None, pod=pods[rank])
 
     def hear_operator(self, stamp: float) -> None:
         """Take in that the operator has sent the timestamp of a page back."""

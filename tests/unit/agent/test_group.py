@@ -32,6 +32,7 @@ from ddpjob_agent.nodes.group import (
     read_node,
     read_order,
 )
+from ddpjob_agent.nodes.lease import Beat, Head
 from ddpjob_agent.records import compact
 from ddpjob_agent.server import Pages, hold_operator, serve
 from tests.cluster.processes import free_ports
@@ -166,6 +167,24 @@ def test_another_one_is_lost_while_the_round_waits() -> None:
     assert group.order == Order(2, 0, waits=True)
     group.tell(2, Node(2, CLEAN), "two")
     assert group.order == Order(2, 2)
+
+
+def test_a_pod_that_was_there_and_gets_a_rank_is_missed_if_it_is_not_heard() -> None:
+    """A spare whose node dies in the same moment, and a node of a rank that is no more."""
+    now = 100.0
+    group = group_of(4)
+    group.head = head = Head(10.0, lambda: now)
+    head.take(Beat(3, now, pod="fourth"), "there", now)
+    group.hold_node(Order(1), spare="spare1")
+    pods = {0: "nobody", 1: "spare1", 2: "fourth"}
+    group.want(1, False, pods, since=1, size=3)
+    now += 9.0
+    head.look(now)
+    assert not any(head.unheard.values())
+    now += 2.0
+    head.take(Beat(2, now, pod="fourth"), "there", now)
+    head.look(now)
+    assert head.unheard == {1: True}, "the first is new, and may take its time"
 
 
 def test_no_round_begins_while_another_one_is_to_follow_it() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ddpjob_agent import saves
-from ddpjob_agent.saves import MOST_FILES, look, watch
+from ddpjob_agent.saves import MOST_FILES, Save, look, watch
 
 
 def test_each_change_of_the_folder_is_seen(tmp_path: Path) -> None:
@@ -31,6 +31,13 @@ def test_each_change_of_the_folder_is_seen(tmp_path: Path) -> None:
     assert is_news()
     (folder / "step-2" / "shard").write_text("1")
     assert is_news() and not is_news()
+    deep = folder / "run" / "step-3" / "ranks"
+    deep.mkdir(parents=True)
+    assert is_news()
+    (deep / "shard").write_text("1")
+    assert is_news()
+    (deep / "shard").write_text("12")
+    assert is_news() and not is_news()
     before = (folder / "model.tmp").stat()
     (folder / "model.tmp").rename(folder / "model")
     os.utime(folder / "model", ns=(before.st_atime_ns, before.st_mtime_ns))
@@ -43,10 +50,26 @@ def test_a_large_folder_costs_no_more_than_some_files(tmp_path: Path) -> None:
     assert len(look(str(tmp_path))) == 1 + MOST_FILES
 
 
-def test_a_save_is_over_once_nothing_changes_and_is_seen_while_it_matters(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("looks", "over"),
+    [
+        pytest.param({0.0: 1, 0.3: 2, 0.6: 2}, [0.6], id="one file"),
+        pytest.param({0.0: 1, 0.3: 2, 2.3: 3, 2.6: 3, 3.2: 3, 3.5: 3}, [3.5], id="a pause"),
+        pytest.param({0.0: 1, 0.3: 2, 90.3: 3, 93.0: 3, 93.3: 3}, [93.3], id="a long one"),
+        pytest.param({0.0: 1, 0.3: 2, 0.6: None, 0.9: 3, 1.2: 3, 1.5: 4, 1.8: 4}, [1.8], id="two"),
+    ],
+)
+def test_a_save_is_over_once_nothing_changes(
+    looks: dict[float, int | None], over: list[float]
 ) -> None:
-    looks, done = [[(1, 1)], [(1, 1)], [(2, 1)], [(3, 1)], [(3, 1)], [(3, 1)]], threading.Event()
+    """Nor for half of the time that it has taken."""
+    save = Save()
+    seen = {at: found and [(found, 1)] for at, found in looks.items()}
+    assert [at for at, found in seen.items() if save.is_over(found, at + 100)] == over
+
+
+def test_a_save_is_seen_while_it_matters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, done = [[(1, 1)], [(1, 1)], [(2, 1)], [(2, 1)], [(2, 1)]], threading.Event()
     matters = iter([True] * len(looks) + [False, True, True])
     found = list[int]()
 
