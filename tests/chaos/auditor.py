@@ -17,6 +17,7 @@ from tests.chaos.rounds import (
     SLACK_SECONDS,
     Deed,
     Rounds,
+    given_twice,
     placed,
     since_of,
     size_of,
@@ -280,6 +281,7 @@ class Auditor:
         status = (job or {}).get("status") or {}
         over = status.get("attempt", 0) > attempt or status.get("state") in FINISHED
         over |= since_of(status).get(rank, 0) > since
+        over |= job is not None and rank >= size_of(status, job["spec"]["nnodes"])
         over |= rank < 0 and -rank not in waiting_spares(status, seen=True)
         if job is not None and not over:
             self._breach("I9", f"{entry}: status.attempt is still {status.get('attempt', 0)}")
@@ -304,6 +306,8 @@ class Auditor:
         for count in ("attempt", "restarts", "observedGeneration"):
             if (new.get(count) or 0) < (old.get(count) or 0):
                 self._breach("I4", f"{entry}: {count} from {old[count]} to {new.get(count)}")
+        if twice := given_twice(new):
+            self._breach("I1", f"{entry}: two pods have rank {twice}")
         attempts, rounds, restarts = (
             new.get(count, 0) - old.get(count, 0) for count in ("attempt", "round", "restarts")
         )

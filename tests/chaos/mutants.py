@@ -238,6 +238,27 @@ MUTANTS = (
         tests=(UNIT + "test_sizes.py",),
     ),
     Mutant(
+        "a larger group while ranks fail or end",
+        "plan/sizes.py",
+        "if is_done or seen and seen.exits:",
+        "if is_done:",
+        tests=(UNIT + "test_sizes.py",),
+    ),
+    Mutant(
+        "a lost member awaited",
+        "plan/running.py",
+        "if any(pod.live and pod.attempt != status.attempt for pod in older):",
+        "if any(pod.live for pod in older):",
+        tests=(UNIT + "test_replacement.py",),
+    ),
+    Mutant(
+        "a round that begins though another one is to follow",
+        "plan/own.py",
+        "held = number < status.round",
+        "held = False",
+        tests=(UNIT + "test_spares.py",),
+    ),
+    Mutant(
         "an old round's failure counted",
         "plan/in_place.py",
         "    if seen is None or (seen.attempt, seen.round) != (status.attempt, status.round):\n"

@@ -189,6 +189,17 @@ def placed(pod: Body, status: Body) -> tuple[int, int, int]:
     return attempt, number, since
 
 
+def given_twice(status: Body) -> set[int]:
+    """The node ranks that the attempt's status gives to more than one pod that was there."""
+    since, found = since_of(status), list[int]()
+    for table in status.get("pods") or []:
+        if table["attempt"] == place_of(status)[0]:
+            spares = (spare for spare in table.get("spares") or [] if "rank" in spare)
+            found += [s["rank"] for s in spares if since.get(s["rank"]) == s["round"]]
+            found += [moved["rank"] for moved in table.get("moved") or []]
+    return {rank for rank in found if found.count(rank) > 1}
+
+
 def size_of(status: Body, nnodes: int) -> int:
     """How many nodes the group has that is to have `nnodes`."""
     tables = [t for t in status.get("pods") or [] if t.get("attempt") == place_of(status)[0]]

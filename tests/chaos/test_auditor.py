@@ -200,6 +200,12 @@ def zombie(trail: Trail) -> Trail:
     return put(trail, place, trail[place], replace(trail[place], since=0))
 
 
+# Two pods have moved to rank 1.
+TWICE = {
+    "attempt": 0,
+    "moved": [{"rank": 1, "of": of, "round": 0} for of in (0, 2)],
+    "replacements": [{"round": 1, "ranks": "1"}],
+}
 SPOILT: list[tuple[str, str, Callable[[Trail], Trail]]] = [
     ("I1", "fails-once", twin),
     ("I2", "fails-once", survivors),
@@ -249,6 +255,7 @@ SPOILT: list[tuple[str, str, Callable[[Trail], Trail]]] = [
     ("S5", SILENT, deleted_by_force),
     ("S1", REPLACED, lambda t: without(t, deed(t, "ends", rank=1))),
     ("I9", REPLACED, lambda t: rewritten(t, status(t, round=1), pods=[])),
+    ("I1", REPLACED, lambda t: rewritten(t, status(t, round=1), pods=[TWICE])),
     ("R5", REPLACED, lambda t: without(t, *losses(t))),
     ("R7", REPLACED, zombie),
 ]

@@ -522,6 +522,7 @@ SILENCES = (
     _silence("has-a-spare-for-rank-0", Trouble((0,), dies=True), spares=1),
     _silence("goes-on-without-a-node", Trouble((1,), dies=True), nnodes=3, elastic=AT_ONCE),
     _silence("goes-on-without-rank-0", Trouble((0,), dies=True), nnodes=3, elastic=AT_ONCE),
+    _silence("goes-on-without-rank-2", Trouble((2,), dies=True), nnodes=3, elastic=AT_ONCE),
     _silence("has-a-node-cut-off", Trouble((1,))),
     _silence("has-rank-0s-node-cut-off", Trouble((0,))),
     _silence("has-a-node-stopped", Trouble((1,), stops=True)),

@@ -64,7 +64,7 @@ def test_a_save_is_over_once_nothing_changes(
 ) -> None:
     """Nor for half of the time that it has taken."""
     save = Save()
-    seen = {at: found and [(found, 1)] for at, found in looks.items()}
+    seen = {at: None if found is None else [(found, 1)] for at, found in looks.items()}
     assert [at for at, found in seen.items() if save.is_over(found, at + 100)] == over
 
 
