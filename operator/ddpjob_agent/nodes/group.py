@@ -199,7 +199,10 @@ class Group:
             for rank in left:
                 self.add(self.nodes.pop(rank, None), -1)
             if self.head is not None:
-                self.head.replace(left, {rank: pods[rank] for rank in new}, self.spares)
+                there = {rank: pods[rank] for rank in new if pods[rank]}
+                if since and not old.round:  # this agent's first order: others know of earlier ones
+                    there |= {rank: "" for rank in range(1, nnodes) if rank not in pods}
+                self.head.replace(left, there, self.spares)
             gently |= old.gently and (number == old.round or self.is_held)
             self.pods, self.nnodes, self.is_held = pods, nnodes, is_held
             self.places = {pods[rank]: (rank, since) for rank in pods if pods[rank]}

@@ -257,16 +257,17 @@ class Head:
     ) -> None:
         """Miss the pods of these node ranks no more, and hear others in their place.
 
-        `pods` has the prints of those. One that has been in touch, as another node or one of the
-        `spares`, is missed from now on.
+        `pods` has the prints of those that there are, "" of one that is not new. It is missed from
+        now on; so is a new one that has been in touch, as another node or one of the `spares`.
         """
         with self.lock:
-            heard = {*spares, *(member.pod for member in self.members.values())}
+            heard = {"", *spares, *(member.pod for member in self.members.values())}
             for rank in ranks:
                 self.forget(rank)
                 self.left.discard(rank)
-            for rank in (rank for rank, pod in pods.items() if pod and pod in heard):
-                self.members[rank] = Heard(self.clock(), -math.inf, None, pod=pods[rank])
+            for rank in (rank for rank, pod in pods.items() if rank and pod in heard):
+                here = Heard(self.clock(), -math.inf, None, pod=pods[rank])
+                self.members.setdefault(rank, here)
 
     def hear_operator(self, stamp: float) -> None:
         """Take in that the operator has sent the timestamp of a page back."""
