@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddpjob.api.base import quantity_value
+from ddpjob.json_depth import Body
 from tests.agentpod import without_rank
 from tests.chaos.rounds import placed
 from tests.cluster.kind import KindCluster
@@ -27,6 +28,9 @@ SPREAD = {
     "whenUnsatisfiable": "ScheduleAnyway",
     "labelSelector": dict[str, str](),
 }
+TEMPLATE = {"spec": {"topologySpreadConstraints": [SPREAD]}}
+# Never two of them on a node, not while another one is lost either.
+APART = SPREAD | {"whenUnsatisfiable": "DoNotSchedule", "nodeAffinityPolicy": "Ignore"}
 VOLUME: dict[str, Any] = {"name": "script", "configMap": {"name": "script"}}
 MOUNT: dict[str, Any] = {"name": "script", "mountPath": "/script", "readOnly": True}
 
@@ -192,6 +196,7 @@ def steady_job(
     hang_seconds: int = HANG_SECONDS,
     nproc: int = 1,
     checkpoint_mb: int = 0,
+    template: Body = TEMPLATE,
     **more: Any,
 ) -> Iterator[Job]:
     """A job of two pods on two nodes, by default, that trains until it is deleted.
@@ -229,7 +234,7 @@ def steady_job(
         },
         volumes=volumes,
         volumeMounts=mounts,
-        template={"spec": {"topologySpreadConstraints": [SPREAD]}},
+        template=template,
         **more,
     )
     wait_until(lambda: stepped_at(job, pods_of(job), 0, nproc), 300, "first step")

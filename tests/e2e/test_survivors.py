@@ -10,6 +10,7 @@ from tests.cluster.kind import KindCluster
 from tests.e2e import silence
 from tests.e2e.install import SYSTEM, Job, gone, install, rank_processes, uninstall, wait_until
 from tests.e2e.recovery import (
+    APART,
     FAULTS,
     SCRIPT,
     Fault,
@@ -24,7 +25,6 @@ from tests.e2e.recovery import (
 
 LOST = [fault for fault in FAULTS if fault.reason in ("PodDeleted", "Evicted")]
 CUT_OFF, CUT_OFF_0, STOPS = silence.FAULTS[:3]
-# The scheduler hears of a node that is there again within the time.
 ELASTIC = {"minNodes": 1, "replaceSeconds": 0, "growSeconds": 10}
 
 
@@ -95,7 +95,6 @@ def test_a_smaller_group_goes_on_and_gets_larger_again(
             print(f"{fault.name}, elastic: {recover(job, fault)}")
             assert job.status["nodes"]["desired"] == 1
             if number == 2:
-                spare_of(job)
                 kill_operator(kind_cluster)
             job.until(lambda status: status["nodes"]["desired"] == 2, 180, "larger group")
             status = job.in_state("Running")
@@ -106,21 +105,34 @@ def test_a_smaller_group_goes_on_and_gets_larger_again(
     gone(kind_cluster, "-n", namespace)
 
 
-@pytest.mark.parametrize("fault", [CUT_OFF_0, STOPS], ids=lambda fault: fault.name)
+@pytest.mark.parametrize(
+    "faults",
+    [
+        pytest.param((CUT_OFF_0, CUT_OFF), id="it is cut off"),
+        pytest.param((STOPS, STOPS), id="it stops"),
+    ],
+)
 def test_a_node_comes_back_and_falls_silent_again(
-    kind_cluster: KindCluster, namespace: str, foreign_image: str, fault: Fault
+    kind_cluster: KindCluster, namespace: str, foreign_image: str, faults: Sequence[Fault]
 ) -> None:
-    """Its ranks have ended, or end as soon as they can do anything; a new pod gets a rank."""
-    with steady_job(kind_cluster, namespace, foreign_image, elastic=ELASTIC) as job:
-        for turn in (1, 2):
+    """Its ranks have ended, or end as soon as they can do anything; a new pod waits for the node.
+
+    The pod of rank 1 is the new one when the node falls silent again, and the operator dies.
+    """
+    apart = {"spec": {"topologySpreadConstraints": [APART]}}
+    more = {"elastic": ELASTIC, "template": apart}
+    with steady_job(kind_cluster, namespace, foreign_image, **more) as job:
+        lost = list[str]()
+        for turn, fault in enumerate(faults, start=1):
             silence.settled()
             name = pods_of(job)[fault.rank]
             node, uid = node_of(job, name), job.pods()[name]["metadata"]["uid"]
+            lost.append(node)
 
             def left(node: str = node, uid: str = uid) -> list[str]:
                 return rank_processes(kind_cluster, node, uid, SCRIPT.name)
 
-            def look(left: Callable[[], list[str]] = left) -> None:
+            def look(fault: Fault = fault, left: Callable[[], list[str]] = left) -> None:
                 assert fault.freezes or not left()
 
             took = recover(job, fault, look=look, without_operator=turn == 2)
@@ -133,23 +145,48 @@ def test_a_node_comes_back_and_falls_silent_again(
             status = job.in_state("Running")
             assert (status["attempt"], status["round"]) == (0, 2 * turn)
             assert status["budget"]["charged"] == 0
+        assert len({*lost}) == 1, "the same node twice"
     gone(kind_cluster, "-n", namespace)
 
 
-def test_two_pods_of_three_are_lost_at_once(
+def test_two_nodes_of_three_fall_silent_at_once(
     kind_cluster: KindCluster, namespace: str, foreign_image: str
 ) -> None:
+    """One is rank 0's, and nobody else knows of the other one."""
+    control_plane = {"key": "node-role.kubernetes.io/control-plane", "operator": "Exists"}
+    apart = {"spec": {"topologySpreadConstraints": [APART], "tolerations": [control_plane]}}
+    more = {"elastic": ELASTIC, "template": apart, "nnodes": 3}
+    with steady_job(kind_cluster, namespace, foreign_image, **more) as job:
+        silence.settled()
+        workers = kind_cluster.workers()
+        pods = [pod for pod in pods_of(job) if node_of(job, pod) in workers]
+        (stays,) = {*pods_of(job)} - {*pods}
+
+        def happens(job: Job, pod: str, undo: ExitStack) -> None:
+            for each in pods:
+                CUT_OFF.happens(job, each, undo)
+
+        print(f"two nodes, elastic: {recover(job, replace(CUT_OFF, happens=happens))}")
+        status = job.status
+        assert (status["attempt"], status["nodes"]["desired"]) == (0, 1)
+        assert pods_of(job)[0] == stays
+        job.until(lambda status: status["nodes"]["desired"] == 3, 300, "larger group")
+        assert job.in_state("Running")["attempt"] == 0
+    gone(kind_cluster, "-n", namespace)
+
+
+def test_two_pods_of_three_are_deleted_at_once(
+    kind_cluster: KindCluster, namespace: str, foreign_image: str
+) -> None:
+    def happens(job: Job, pod: str, undo: ExitStack) -> None:
+        both = pods_of(job)[:2]
+        job.cluster.kubectl("delete", "pods", *both, "-n", job.namespace, "--wait=false")
+
     with steady_job(kind_cluster, namespace, foreign_image, nnodes=3, elastic=ELASTIC) as job:
         last = pods_of(job)[2]
-        both = replace(LOST[0], happens=lambda job, pod, undo: delete_all(job, pods_of(job)[:2]))
-        print(f"two pods are deleted, elastic: {recover(job, both)}")
+        print(f"two pods, elastic: {recover(job, replace(LOST[0], happens=happens))}")
         assert pods_of(job)[0] == last
         job.until(lambda status: status["nodes"]["desired"] == 3, 180, "larger group")
         status = job.in_state("Running")
         assert (status["attempt"], status["budget"]["charged"]) == (0, 0)
     gone(kind_cluster, "-n", namespace)
-
-
-def delete_all(job: Job, pods: Sequence[str]) -> None:
-    """`kubectl delete pods`."""
-    job.cluster.kubectl("delete", "pods", *pods, "-n", job.namespace, "--wait=false")
