@@ -120,8 +120,7 @@ def test_a_node_comes_back_and_falls_silent_again(
     The pod of rank 1 is the new one when the node falls silent again, and the operator dies.
     """
     apart = {"spec": {"topologySpreadConstraints": [APART]}}
-    more = {"elastic": ELASTIC, "template": apart}
-    with steady_job(kind_cluster, namespace, foreign_image, **more) as job:
+    with steady_job(kind_cluster, namespace, foreign_image, template=apart, elastic=ELASTIC) as job:
         lost = list[str]()
         for turn, fault in enumerate(faults, start=1):
             silence.settled()
@@ -155,8 +154,9 @@ def test_two_nodes_of_three_fall_silent_at_once(
     """One is rank 0's, and nobody else knows of the other one."""
     control_plane = {"key": "node-role.kubernetes.io/control-plane", "operator": "Exists"}
     apart = {"spec": {"topologySpreadConstraints": [APART], "tolerations": [control_plane]}}
-    more = {"elastic": ELASTIC, "template": apart, "nnodes": 3}
-    with steady_job(kind_cluster, namespace, foreign_image, **more) as job:
+    with steady_job(
+        kind_cluster, namespace, foreign_image, nnodes=3, template=apart, elastic=ELASTIC
+    ) as job:
         silence.settled()
         workers = kind_cluster.workers()
         pods = [pod for pod in pods_of(job) if node_of(job, pod) in workers]
