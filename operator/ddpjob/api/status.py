@@ -196,8 +196,7 @@ class Attempt(_Round):
     end_time: Stamp
     """`endTime` is the time at which the round was over."""
     reason: Words
-    """`reason` is the reason of the round's failure, or Succeeded, Suspended, SpecChanged or
-    DeadlineExceeded."""
+    """`reason` is that of the round's failure, or of another end, such as GroupResized."""
     charged: bool = False
     """`charged` is true if the failure counts towards `failurePolicy.maxRestarts`."""
     message: Entry | None = None
@@ -288,10 +287,10 @@ class Status(Model):
     the attempt's pods and of its rendezvous."""
     round: Count = 0
     """`round` is the number of the current round of the attempt, beginning at 0 in each attempt. A
-    restart in place starts the next round, which has new processes in the same pods."""
+    restart in place starts the next round: new processes, in the pods that stay."""
     restarts: Count = 0
-    """`restarts` is the number of times that the group was started again after a failure, the loss
-    of a pod or an edit of `template`."""
+    """`restarts` is the number of times that the group was started again: after a failure, the loss
+    of a pod or an edit of `template`, or in another size."""
     nodes: Nodes = Nodes()
     world_size: Annotated[int, Field(ge=0, le=MAX_WORLD_SIZE)] | None = None
     """`worldSize` is the number of processes in all pods together."""

@@ -45,7 +45,7 @@ def describe(job: Snapshot, events: Sequence[Event], *, now: float, flags: str =
         "code": _code(job.body),
         "nodes": why.number(job.body, "spec", "nnodes") or 1,
         "size": job.nnodes,
-        "spares": why.number(status, "nodes", "spares"),
+        "spares": job.spares,
         "processesPerNode": job.processes_per_node,
         "gpusPerNode": job.gpus_per_node,
         "ready": why.text(status, "summary", "nodes", limit=33) or None,

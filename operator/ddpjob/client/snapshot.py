@@ -100,15 +100,20 @@ class Snapshot:
 
     @property
     def nnodes(self) -> int:
-        """Return the number of pods: as the job has started, else as the spec says."""
+        """Return the number of nodes of the group now; before it starts, as the spec says."""
         desired = why.number(self.body, "status", "nodes", "desired")
         return max(1, desired or why.number(self.body, "spec", "nnodes") or 1)
 
     @property
     def most_nodes(self) -> int:
-        """Return the number of pods that the attempt may have had in one of its rounds."""
+        """Return the number of nodes that it may have had in one of the attempt's rounds."""
         is_elastic = why.part(self.body, "spec", "elastic") is not None
         return max(self.nnodes, is_elastic and why.number(self.body, "spec", "nnodes") or 1)
+
+    @property
+    def spares(self) -> int | None:
+        """Return the number of pods that wait for a rank; None of a job that has none."""
+        return why.number(self.body, "status", "nodes", "spares")
 
     @property
     def processes_per_node(self) -> int:
