@@ -6,6 +6,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from ddpjob import names
 from ddpjob.api.base import quantity_value
 from ddpjob.json_depth import Body
 from tests.agentpod import without_rank
@@ -26,7 +27,8 @@ SPREAD = {
     "topologyKey": "kubernetes.io/hostname",
     "maxSkew": 1,
     "whenUnsatisfiable": "ScheduleAnyway",
-    "labelSelector": dict[str, str](),
+    # The scheduler counts no pods by an empty one.
+    "labelSelector": {"matchExpressions": [{"key": names.JOB_LABEL, "operator": "Exists"}]},
 }
 TEMPLATE = {"spec": {"topologySpreadConstraints": [SPREAD]}}
 # Never two of them on a node, not while another one is lost either.
