@@ -157,6 +157,8 @@ def test_two_nodes_of_three_fall_silent_at_once(
     with steady_job(
         kind_cluster, namespace, foreign_image, nnodes=3, template=apart, elastic=ELASTIC
     ) as job:
+        # The control plane has yet to pull the image, and the others may have begun without it.
+        job.until(lambda status: status["nodes"]["running"] == 3, 300, "third node")
         silence.settled()
         workers = kind_cluster.workers()
         pods = [pod for pod in pods_of(job) if node_of(job, pod) in workers]
