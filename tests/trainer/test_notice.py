@@ -71,6 +71,7 @@ class Done:
     def load_state_dict(self, found):
         self.steps = found["steps"]
 
+BEFORE
 project = ProjectConfiguration("out", automatic_checkpoint_naming=True)
 accelerator, done = Accelerator(cpu=True, project_config=project), Done()
 model = Net()
@@ -175,22 +176,31 @@ def test_a_group_that_gets_larger_loses_no_step(pods: Pods, tmp_path: Path, text
         assert steps(pod, 2)[0][0] == steps(first, 1)[-1][0] + 1
 
 
+OFF = {"DDPJOB_SAVE_ON_NOTICE": "0"}
 OWN = "import signal; signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))"
 
 
 @pytest.mark.parametrize(
-    ("before", "options", "variables", "code"),
+    ("text", "before", "options", "variables", "code"),
     [
-        pytest.param(OWN, "{}", {}, 75, id="the script saves by itself"),
-        pytest.param("", "{'save_strategy': 'no'}", {}, 143, id="it saves nothing"),
-        pytest.param("", "{'save_only_model': True}", {}, 143, id="no optimizer"),
-        pytest.param("", "{}", {"DDPJOB_SAVE_ON_NOTICE": "0"}, 143, id="off by a variable"),
+        pytest.param(TRAINER, OWN, "{}", {}, 75, id="the script saves by itself"),
+        pytest.param(TRAINER, "", "{'save_strategy': 'no'}", {}, 143, id="it saves nothing"),
+        pytest.param(TRAINER, "", "{'save_only_model': True}", {}, 143, id="no optimizer"),
+        pytest.param(TRAINER, "", "{}", OFF, 143, id="off by a variable"),
+        pytest.param(ACCELERATE, OWN, "", {}, 75, id="accelerate, the script saves by itself"),
+        pytest.param(ACCELERATE, "", "", OFF, 143, id="accelerate, off by a variable"),
     ],
 )
 def test_nothing_is_saved_where_it_would_not_help(
-    pods: Pods, tmp_path: Path, before: str, options: str, variables: dict[str, str], code: int
+    pods: Pods,
+    tmp_path: Path,
+    text: str,
+    before: str,
+    options: str,
+    variables: dict[str, str],
+    code: int,
 ) -> None:
-    text = TRAINER.replace("BEFORE", before).replace("OPTIONS", options)
+    text = text.replace("BEFORE", before).replace("OPTIONS", options)
     Job(pods, tmp_path, text, nnodes=1, **variables)
     (pod,) = pods.started
     pod.terminate()
@@ -198,8 +208,9 @@ def test_nothing_is_saved_where_it_would_not_help(
     assert not list((tmp_path / "out").iterdir())
 
 
-def test_a_suspended_job_goes_on_where_it_was(pods: Pods, tmp_path: Path) -> None:
-    text = TRAINER.replace("BEFORE", "").replace("OPTIONS", "{}")
+@pytest.mark.parametrize("text", [TRAINER, ACCELERATE], ids=["trainer", "accelerate"])
+def test_a_suspended_job_goes_on_where_it_was(pods: Pods, tmp_path: Path, text: str) -> None:
+    text = text.replace("BEFORE", "").replace("OPTIONS", "{}")
     ours = Job(pods, tmp_path, text, nnodes=1, DDPJOB_RESTART="Recreate")
     (pod,) = pods.started
     pod.terminate()
@@ -209,4 +220,4 @@ def test_a_suspended_job_goes_on_where_it_was(pods: Pods, tmp_path: Path) -> Non
     ours.until_steps(second, 0)
     (first, again) = steps(second, 0)[0]
     assert first == last + 1 and again > place
-    assert "goes on from" in second.log
+    assert ("goes on from" in second.log) == ("TrainingArguments" in text)
