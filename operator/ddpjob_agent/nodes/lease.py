@@ -220,6 +220,7 @@ class Head:
         self.unheard: dict[int, bool] = {}
         self.read_at = clock()  # all that had come by then has been read
         self.is_leaving = self.has_news = False
+        self.works = False  # heartbeats get through; else who was never heard is not missed
         self.old_at = -math.inf  # as of when the lease was too old last
 
     def take(self, beat: Beat, address: Any, now: float) -> Beat | None:
@@ -239,7 +240,7 @@ class Head:
             if beat.echo is not None and beat.echo <= member.sent:
                 self.lease.renew(beat.echo, now)
                 self.known.add(rank)
-                self.lease.runs = True
+                self.lease.runs = self.works = True
                 member.echoed = beat.echo
             member.arrived, member.sent, member.address, member.pod = now, now, address, beat.pod
             return Beat(0, now, beat.stamp, self.is_leaving)
@@ -281,7 +282,10 @@ class Head:
         with self.lock:
             self.read_at = now
             beat = BEAT * self.timeout
-            ages = {rank: member.age(now, beat) for rank, member in self.members.items()}
+            heard = {
+                rank: each for rank, each in self.members.items() if each.address or self.works
+            }
+            ages = {rank: member.age(now, beat) for rank, member in heard.items()}
             least = UNHEARD * self.timeout
             found = {rank: age > self.timeout for rank, age in ages.items() if age > least}
             self.has_news |= found != self.unheard

@@ -169,12 +169,20 @@ def test_another_one_is_lost_while_the_round_waits() -> None:
     assert group.order == Order(2, 2)
 
 
+def hello(head: Head, rank: int, pod: str) -> float:
+    """The stamp of the answer to a node's heartbeat, for the next one to send back."""
+    now = head.clock()
+    answer = head.take(Beat(rank, now, pod=pod), "there", now)
+    assert answer is not None
+    return answer.stamp
+
+
 def test_a_pod_that_was_there_and_gets_a_rank_is_missed_if_it_is_not_heard() -> None:
     """A spare whose node dies in the same moment, and a node of a rank that is no more."""
     now = 100.0
     group = group_of(4)
     group.head = head = Head(10.0, lambda: now)
-    head.take(Beat(3, now, pod="fourth"), "there", now)
+    head.take(Beat(3, now, echo=hello(head, 3, "fourth"), pod="fourth"), "there", now)
     group.hold_node(Order(1), spare="spare1")
     pods = {0: "nobody", 1: "spare1", 2: "fourth"}
     group.want(1, False, pods, since=1, size=3)
@@ -196,6 +204,9 @@ def test_who_becomes_rank_0_misses_those_that_stay_and_that_it_does_not_hear() -
     head.take(Beat(3, now), "there", now)
     group.want(3, False, {0: "own", 2: "newer"}, since=3, size=4)
     now += 2.0
+    head.look(now)
+    assert not head.unheard, "heartbeats may not get through at all"
+    head.take(Beat(3, now, echo=hello(head, 3, "")), "there", now)
     head.look(now)
     assert head.unheard == {1: True}
 
