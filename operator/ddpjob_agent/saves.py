@@ -10,8 +10,10 @@ import time
 from typing import Callable  # noqa: UP035 - Python 3.8
 
 # Between two looks. A save is over when nothing has changed from one to the next, nor for half of
-# the time that it has taken, up to so long.
-LOOK_SECONDS, MOST_QUIET_SECONDS = 0.3, 3.0
+# the time that it has taken, up to so long. What goes on for longer than a minute is no save alone.
+LOOK_SECONDS, MOST_QUIET_SECONDS, MOST_SECONDS = 0.3, 3.0, 60.0
+# A look takes this part of the time at most.
+LOOK_PART = 0.1
 # So many files are looked at in each folder, in so many folders of a level: those changed last.
 MOST_FILES, MOST_FOLDERS, LEVELS = 512, 4, 4
 
@@ -20,10 +22,13 @@ def watch(folder: str, matters: Callable[[], bool], on_save: Callable[[], None])
     """Call `on_save` after each save while it `matters`, if the job has such a folder."""
 
     def run() -> None:
-        save = Save()
+        save, took = Save(), 0.0
         while True:
-            time.sleep(LOOK_SECONDS)
-            if save.is_over(look(folder) if matters() else None, time.monotonic()):
+            time.sleep(max(LOOK_SECONDS, took / LOOK_PART))
+            began = time.monotonic()
+            found = look(folder) if matters() else None
+            took = time.monotonic() - began
+            if save.is_over(found, began):
                 on_save()
 
     if folder:
@@ -52,7 +57,8 @@ class Save:
 
     def quiet(self) -> float:
         """For how long nothing is to change until the save is over, in seconds."""
-        return min((self.changed - self.began) / 2, MOST_QUIET_SECONDS)
+        took = self.changed - self.began
+        return min(took / 2, MOST_QUIET_SECONDS) if took < MOST_SECONDS else 0.0
 
 
 def look(folder: str) -> list[tuple[int, int]]:

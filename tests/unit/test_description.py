@@ -105,8 +105,10 @@ def test_a_restart_is_told_with_its_first_cause_and_the_attempts_before() -> Non
 )
 def test_a_smaller_group_and_spares_are_told(nodes: dict[str, int], shown: str) -> None:
     world_size = nodes["desired"]
-    found = described({"state": "Running", "nodes": nodes, "worldSize": world_size})
+    status = {"state": "Running", "nodes": nodes, "worldSize": world_size}
+    found = described(status, elastic={"minNodes": 2})
     assert list(text(found, NOW))[1].startswith(shown)
+    assert list(text(described(status), NOW))[1].startswith("4 nodes"), "from an edit on"
 
 
 COMMIT = "3f2a1b9" + "c" * 33

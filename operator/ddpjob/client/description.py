@@ -34,6 +34,7 @@ def describe(job: Snapshot, events: Sequence[Event], *, now: float, flags: str =
     status = job.body.get("status") or {}
     entries = status.get("history", [])[-MAX_ENTRIES:]
     attempts = [_attempt(entry, job.processes_per_node) for entry in entries]
+    nodes = why.number(job.body, "spec", "nnodes") or 1
     return {
         **job.to_record(),
         "since": since(job),
@@ -43,8 +44,8 @@ def describe(job: Snapshot, events: Sequence[Event], *, now: float, flags: str =
         "user": job.user or None,
         "image": why.text(job.body, "spec", "image", limit=MAX_MESSAGE) or None,
         "code": _code(job.body),
-        "nodes": why.number(job.body, "spec", "nnodes") or 1,
-        "size": job.nnodes,
+        "nodes": nodes,
+        "size": job.nnodes if job.nnodes < job.most_nodes else nodes,
         "spares": job.spares,
         "processesPerNode": job.processes_per_node,
         "gpusPerNode": job.gpus_per_node,

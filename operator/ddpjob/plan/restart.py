@@ -223,9 +223,17 @@ def restart_beside_lost(inputs: Inputs, status: Status) -> Decision | None:
 
     Its ranks may run on once it has been deleted by force: no round of their attempt may begin.
     """
+    seen = inputs.observed.round_status
+    if status.state != "Restarting" or seen is None or seen.attempt != status.attempt:
+        return None  # what has been ordered is not known
     silent = {node.name for node in status.silent_nodes}
-    lost = [p for p in inputs.pods.older if p.live and p.unreachable_since and p.node not in silent]
-    lost = [p for p in lost if p.attempt == status.attempt]
+    lost = [
+        pod
+        for pod in inputs.pods.older
+        if pod.live and pod.attempt == status.attempt and pod.uid_print not in seen.dead
+        if pod.unreachable_since and seconds_since(pod.unreachable_since, inputs.now) >= 0
+        if pod.node not in silent
+    ]
     if not lost or not order_of(inputs.job, inputs.pods, inputs.observed, ends=False).held:
         return None
     message = f"pod {lost[0].name} has been left out, and its node is lost: its ranks may run on"

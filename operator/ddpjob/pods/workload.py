@@ -36,7 +36,7 @@ def workload(job: DDPJob, policy: Policy, priority_class: Body, priority: int) -
     first, others, found = both(bare, Agent(b""), policy)
     for problem in found:
         raise problem
-    count = job.spec.nnodes + job.spec.spare_pods
+    count = job.spec.nnodes + job.spec.spares
     parts = _part_of(first), _part_of(others)
     sets = [{"name": "first", "count": 1, **parts[0]}]
     sets.append({"name": "others", "count": count - 1, **parts[1]})

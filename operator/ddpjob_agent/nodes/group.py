@@ -112,7 +112,8 @@ class Group:
 
     def is_left_out(self, rank: int, pod: str) -> bool:
         """Whether the group goes on without the pod with this print, which has no other rank."""
-        return not (self.is_member(rank, pod) or self.place_of(pod) or self.is_held)
+        with self.told:
+            return not (self.is_member(rank, pod) or self.place_of(pod) or self.is_held)
 
     def place_of(self, pod: str) -> tuple[int, int] | None:
         """The rank that the pod with this print has got, and its first round; None without one.
@@ -199,10 +200,7 @@ class Group:
             for rank in left:
                 self.add(self.nodes.pop(rank, None), -1)
             if self.head is not None:
-                there = {rank: pods[rank] for rank in new if pods[rank]}
-                if since and not old.round:  # this agent's first order: others know of earlier ones
-                    there |= {rank: "" for rank in range(1, nnodes) if rank not in pods}
-                self.head.replace(left, there, self.spares)
+                self.head.replace(left, {rank: pods[rank] for rank in new}, self.spares)
             gently |= old.gently and (number == old.round or self.is_held)
             self.pods, self.nnodes, self.is_held = pods, nnodes, is_held
             self.places = {pods[rank]: (rank, since) for rank in pods if pods[rank]}
@@ -243,8 +241,9 @@ class Group:
         def is_news() -> bool:
             return self.order != known or bool(spare) and self.place_of(spare) is not None
 
-        if spare and spare not in self.spares:
-            self.spares.append(spare)
+        with self.told:
+            if len(spare) == PRINT and spare not in self.spares:
+                self.spares.append(spare)
         held = hold(self.held, self.ordered, is_news, HOLD_SECONDS)
         return 0.0 if held else self.nnodes / ANSWERS_PER_SECOND
 
@@ -258,7 +257,7 @@ class Group:
             order, serial, running = self.order, self.serial, self.are_running()
             more: dict[str, Any] = {"dead": sorted(self.dead)} if self.dead else {}
             if self.saves:
-                more |= {"saves": self.saves, "saved": time.monotonic() - self.saved_at}
+                more.update(saves=self.saves, saved=time.monotonic() - self.saved_at)
             here = [pair for pair in self.nodes.items() if pair[1].round == order.round]
         failed, ended = ([p for p in here if p[1].state == state] for state in (FAILED, ENDED))
         told = sorted(failed, key=lambda pair: _explains(pair[1].failure or {}))[:MOST_FAILURES]

@@ -258,15 +258,15 @@ class Head:
     ) -> None:
         """Miss the pods of these node ranks no more, and hear others in their place.
 
-        `pods` has the prints of those that there are, "" of one that is not new. It is missed from
-        now on; so is a new one that has been in touch, as another node or one of the `spares`.
+        `pods` has the prints of those. One that has been in touch, as another node or one of the
+        `spares`, is missed from now on: the first has its lease, and the other one no ranks yet.
         """
         with self.lock:
-            heard = {"", *spares, *(member.pod for member in self.members.values())}
+            heard = {*spares, *(member.pod for member in self.members.values())}
             for rank in ranks:
                 self.forget(rank)
                 self.left.discard(rank)
-            for rank in (rank for rank, pod in pods.items() if rank and pod in heard):
+            for rank in (rank for rank, pod in pods.items() if pod in heard):
                 here = Heard(self.clock(), -math.inf, None, pod=pods[rank])
                 self.members.setdefault(rank, here)
 

@@ -141,6 +141,8 @@ class Link(threading.Thread):
                 asks.request("POST", "/member", compact(body), token)
                 answer = asks.getresponse()
                 self.is_out = answer.status == OTHER_POD
+                if self.is_out:
+                    self.on_order()
                 if answer.status != 200:
                     raise ValueError("no answer")
                 found = load(answer.read(4096))

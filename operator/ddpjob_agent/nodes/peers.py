@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from typing import TYPE_CHECKING
 
@@ -67,7 +66,6 @@ class Peers:
             if is_head:
                 assert self.group is not None
                 self.beats = HeadHeartbeats(config, self.token, self.group, on_lost)
-                self.beats.head.works = old is not None and old.lease.at > -math.inf
             else:
                 self.beats = MemberHeartbeats(config, self.token, master, on_lost)
             if old is not None:

@@ -195,22 +195,6 @@ def test_a_pod_that_was_there_and_gets_a_rank_is_missed_if_it_is_not_heard() -> 
     assert head.unheard == {1: True}, "the first is new, and may take its time"
 
 
-def test_who_becomes_rank_0_misses_those_that_stay_and_that_it_does_not_hear() -> None:
-    now = 100.0
-    group = group_of(4)
-    group.head = head = Head(10.0, lambda: now)
-    group.want(3, False, {0: "own", 2: "new"}, since=3, size=4)
-    now += 9.0
-    head.take(Beat(3, now), "there", now)
-    group.want(3, False, {0: "own", 2: "newer"}, since=3, size=4)
-    now += 2.0
-    head.look(now)
-    assert not head.unheard, "heartbeats may not get through at all"
-    head.take(Beat(3, now, echo=hello(head, 3, "")), "there", now)
-    head.look(now)
-    assert head.unheard == {1: True}
-
-
 def test_no_round_begins_while_another_one_is_to_follow_it() -> None:
     """Ranks of a pod that is left out may live in the round before."""
     group = group_of(3)

@@ -55,7 +55,8 @@ def test_a_large_folder_costs_no_more_than_some_files(tmp_path: Path) -> None:
     [
         pytest.param({0.0: 1, 0.3: 2, 0.6: 2}, [0.6], id="one file"),
         pytest.param({0.0: 1, 0.3: 2, 2.3: 3, 2.6: 3, 3.2: 3, 3.5: 3}, [3.5], id="a pause"),
-        pytest.param({0.0: 1, 0.3: 2, 90.3: 3, 93.0: 3, 93.3: 3}, [93.3], id="a long one"),
+        pytest.param({0.0: 1, 0.3: 2, 50.3: 3, 53.0: 3, 53.3: 3}, [53.3], id="a long one"),
+        pytest.param({0.0: 1, 0.3: 2, 60.3: 3, 60.6: 3, 60.9: 4, 61.2: 4}, [60.6, 61.2], id="log"),
         pytest.param({0.0: 1, 0.3: 2, 0.6: None, 0.9: 3, 1.2: 3, 1.5: 4, 1.8: 4}, [1.8], id="two"),
     ],
 )
