@@ -61,12 +61,12 @@ def recoveries(
                     job.until(lambda status: status["nodes"]["running"] == 2, 180, "both nodes")
                     if fault is LARGER:
                         shrink(job)
-                    nodes = [node_of(job, pod) for pod in pods_of(job)]
-                    if spare and series.of_nodes:
-                        rank = 1 - nodes.index(node_of(job, spare))
-                        fault = next(f for f in series.faults if f.rank == rank)
-                    if series.of_leader:
-                        rank = nodes.index(leader_node(cluster))
+                    if series.of_nodes and (spare or series.of_leader):
+                        nodes = [node_of(job, pod) for pod in pods_of(job)]
+                        if series.of_leader:
+                            rank = nodes.index(leader_node(cluster))
+                        else:
+                            rank = 1 - nodes.index(node_of(job, spare))
                         fault = next(f for f in series.faults if f.rank == rank)
                     yield fault, recover(job, fault, without_operator=series.without_operator)
         return

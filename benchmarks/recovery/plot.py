@@ -11,9 +11,14 @@ from benchmarks.recovery.runs import Row, Run, rows
 from tests.cluster.tiers import ROOT
 
 PICTURE = ROOT / "docs" / "pictures" / "recovery.svg"
-# What makes a loss quicker, and its words.
-REMEDIES = {"spare": "a spare", "elastic": "smaller group"}
-SILENT = {f"silent nodes, {name}": words for name, words in REMEDIES.items()}
+# Of these the first fault is drawn, below the same one of another series, with these words.
+FIRST = {
+    "new pods": "new pods",
+    "spare": "a spare",
+    "elastic": "smaller group",
+    "silent nodes, spare": "a spare",
+    "silent nodes, elastic": "smaller group",
+}
 DRAWN = ("in place", "operator killed", "new pods", "silent nodes", "PyTorchJob")
 TEMPLATES = Path(__file__).parent.parent / "templates"
 
@@ -45,19 +50,12 @@ def bars(runs: Mapping[str, Sequence[Run]]) -> list[Bars]:
         raise ValueError("the first two series must have the same faults in the same order")
     peers = {row.fault: row for row in rows(runs["PyTorchJob"])}
     found = [Bars(*pair, peers.get(pair[0].fault)) for pair in zip(at_work, killed, strict=True)]
-
-    def first(name: str, words: str) -> Bars:
+    found += [Bars(row, None, peers.get(row.fault)) for row in rows(runs["silent nodes"])]
+    for name in (name for name in reversed(FIRST) if name in runs or name in DRAWN):
         row, *_ = rows(runs[name])
-        return Bars(replace(row, fault=f"{row.fault}: {words}"))
-
-    if remedies := [first(*pair) for pair in REMEDIES.items() if pair[0] in runs]:
-        name, *_ = remedies[0].ours.fault.split(":")
-        place = 1 + [each.ours.fault for each in found].index(name)
-        found[place:place] = remedies
-    found[1:1] = [first("new pods", "new pods")]
-    silent = [Bars(row, None, peers.get(row.fault)) for row in rows(runs["silent nodes"])]
-    silent[1:1] = [first(*pair) for pair in SILENT.items() if pair[0] in runs]
-    return [*found, *silent]
+        place = 1 + [each.ours.fault for each in found].index(row.fault)
+        found.insert(place, Bars(replace(row, fault=f"{row.fault}: {FIRST[name]}")))
+    return found
 
 
 def draw(runs: Mapping[str, Sequence[Run]]) -> str:
