@@ -113,11 +113,14 @@ docs: $(DOCS_STAMP) ## Build the documentation's site in build/docs/site
 	$(PY) -m tests.site build/docs
 	cd build/docs && "$(abspath $(VENV))/bin/zensical" build --strict
 
-GENERATED := docs/api.md docs/cli.md docs/sdk.md charts/ddpjob/files/crd.yaml manifests/crd.yaml manifests/install.yaml
+MONITORING := alerts.yaml kube-state-metrics.yaml dashboards/operator.json dashboards/job.json
+GENERATED := docs/api.md docs/cli.md docs/metrics.md docs/sdk.md $(MONITORING:%=charts/ddpjob/files/%) charts/ddpjob/files/crd.yaml manifests/crd.yaml manifests/install.yaml
 # Writes GENERATED below folder $(1), which holds the chart.
 define render
 helm=$$(command -v helm || $(PY) -m tests.cluster.binaries helm); \
 $(VENV)/bin/ddpjob crd --markdown > $(1)/docs/api.md; \
+$(PY) -m tests.metrics_page > $(1)/docs/metrics.md; \
+for file in $(MONITORING); do $(PY) -m tests.monitoring $$(basename $${file%.*}) > $(1)/charts/ddpjob/files/$$file; done; \
 $(PY) -m tests.clipage docs/cli.md > $(1)/docs/cli.new && mv $(1)/docs/cli.new $(1)/docs/cli.md; \
 $(PY) -m tests.sdk_reference docs/sdk.md > $(1)/docs/sdk.new && mv $(1)/docs/sdk.new $(1)/docs/sdk.md; \
 $(VENV)/bin/ddpjob crd > $(1)/charts/ddpjob/files/crd.yaml; \

@@ -52,7 +52,7 @@ def machine() -> list[str]:
     go_mod = (ROOT / "tests" / "cluster" / "kubernetes" / "go.mod").read_text()
     kubernetes = re.search(r"k8s\.io/kubernetes (v\S+)", go_mod)
     assert kubernetes
-    packages = ", ".join(f"{name} {version(name)}" for name in ("aiohttp", "uvloop", "kopf"))
+    packages = ", ".join(f"{name} {version(name)}" for name in ("aiohttp", "kopf"))
     return [
         f"{os.cpu_count()} cores ({platform.machine()}), {memory} GiB of memory, "
         f"{platform.system()} {platform.release().split('-')[0]}",

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import aiohttp
 import orjson
-import uvloop
 
 from ddpjob.api import DDPJob
 from ddpjob.cluster import DDPJOBS, NETWORK_POLICIES, PODS, SERVICES
@@ -29,6 +28,7 @@ from ddpjob.plan.model import Observed
 from ddpjob.plan.own import proofs
 from ddpjob.pods import render
 from ddpjob.pods.allowlist import Policy
+from ddpjob.pods.program import print_of
 
 Request = tuple[str, str, bytes]
 """(method, path, body)."""
@@ -41,7 +41,8 @@ def requests(job: DDPJob, agent: render.Agent, now: float) -> list[Request]:
     """What the operator sends for a new job up to its last pod, in its order and byte by byte."""
     at = job.namespace
     stamp = render.pods(job, agent, Policy())
-    ready = Observed(children_ready=True, spec_hash=stamp.spec_hash)
+    program = print_of(stamp.program)
+    ready = Observed(children_ready=True, spec_hash=stamp.spec_hash, program=program)
     body = {
         "apiVersion": job.api_version,
         "kind": job.kind,
@@ -112,8 +113,7 @@ def main() -> None:
     parser.add_argument("--pods-alone", action="store_true", help="send nothing else")
     parser.add_argument("--wait", action="store_true", help="say `ready`, and wait for a line")
     options = parser.parse_args()
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        cpu_seconds = runner.run(run(options))
+    cpu_seconds = asyncio.run(run(options))
     print(json.dumps({"cpu_seconds": cpu_seconds}))
 
 

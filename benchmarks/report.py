@@ -128,7 +128,7 @@ client's rate at least.
   kube-controller-manager, whose garbage collector knows DDPJobs, no scheduler), in which the
   DDPJobs exist already. Then one side starts. The two sides alternate, and a ratio is that of
   neighbours.
-- **Bare client**: one process, aiohttp on uvloop, that sends what the operator sends up to a job's
+- **Bare client**: one process of aiohttp that sends what the operator sends up to a job's
   last pod, byte by byte and rendered ahead: Service, NetworkPolicy, status, pods. It has
   no cache and no watch, parses no answer, and keeps 64 requests in flight, the operator's own bound
   (of which it gives 32 to any one job). Both sides use the operator's service account and rights.

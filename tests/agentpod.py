@@ -127,9 +127,10 @@ class Pod:
     def terminate(self) -> None:
         self.process.send_signal(signal.SIGTERM)
 
-    def get(self, path: str, token: str = "") -> str:
+    def get(self, path: str, token: str = "", content: bytes | None = None) -> str:
+        """What the agent answers; `content` is posted."""
         url = f"http://{self.address}:{PORT}{path}"
-        request = urllib.request.Request(url)
+        request = urllib.request.Request(url, content)
         if token:
             request.add_header("Authorization", f"Bearer {token}")
         with urllib.request.urlopen(request, timeout=200) as answer:

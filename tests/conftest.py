@@ -155,9 +155,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     assert capture is not None
     with capture.global_and_fixture_disabled():
         wanted = [p for t in TIERS if t in tiers for p in PROGRAMS.get(t, ())]
-        needed = (item.get_closest_marker("queues") for item in session.items)
+        needed = (item.get_closest_marker("builds") for item in session.items)
         names = dict.fromkeys(name for marker in needed if marker for name in marker.args)
-        wanted += [partial(binaries.build, binaries.QUEUES[name]) for name in names]
+        wanted += [partial(binaries.build, binaries.SELDOM[name]) for name in names]
         for provide in dict.fromkeys(wanted):
             with suppress(Unavailable):  # the fixture that needs it will say so
                 provide()

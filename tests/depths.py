@@ -17,7 +17,7 @@ from tests.cluster.tiers import ROOT
 
 DEPTHS = ("quick", "gate", "full")
 MARKERS = (
-    "queues(module, ...): in `make queues` and `make test-all`; what it starts is built from Go",
+    "builds(module, ...): in `make test-all`; what it starts is built from these Go modules",
     "deep(of=3, turn=...): `make test-all` has it, and the gate when it is its turn, once in `of`",
     "gate: in the gate at all times, although it is deep",
 )
@@ -40,7 +40,7 @@ def left_out(items: Iterable[pytest.Item], depth: str) -> list[pytest.Item]:
     before = Counter[str]()  # deep tests of a file
     left = []
     for item in items:
-        if item.get_closest_marker("queues"):
+        if item.get_closest_marker("builds"):
             left.append(item)
             continue
         deep = item.get_closest_marker("deep")

@@ -98,10 +98,11 @@ class _Output:
 class Running:
     """`ddpjob …` while it runs, with its output in pipes. A context manager."""
 
-    def __init__(self, *arguments: str, env: Mapping[str, str]) -> None:
+    def __init__(self, *arguments: str, env: Mapping[str, str], cwd: Path | None = None) -> None:
         self.process = subprocess.Popen(
             [*COMMAND, *arguments],
             env=dict(env),
+            cwd=cwd,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

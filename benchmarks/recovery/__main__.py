@@ -10,6 +10,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from benchmarks.recovery import page, peer, runs
@@ -45,6 +46,8 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=words)
     words = f"times of each other fault ({POD_ROUNDS})"
     parser.add_argument("--pod-rounds", type=int, default=POD_ROUNDS, help=words)
+    words = "measure faults with these words in their names alone; the runs of others stay"
+    parser.add_argument("--faults", nargs="+", default=[""], metavar="WORDS", help=words)
     options = parser.parse_args()
     date = datetime.now(UTC).strftime("%Y-%m-%d")
     seen = examine(count_cores(), count_gpus())
@@ -60,7 +63,10 @@ def main() -> int:
                 cluster.load_image(image)
         for name in options.only:
             times = options.rounds, options.pod_rounds
-            every[name] = [
+            names = [fault.name for fault in SERIES[name].faults]
+            faults = [f for f in SERIES[name].faults if any(w in f.name for w in options.faults)]
+            series = replace(SERIES[name], faults=faults)
+            found = [
                 Run(
                     name,
                     date,
@@ -71,9 +77,12 @@ def main() -> int:
                     one.running,
                     one.step,
                 )
-                for fault, one in measure(cluster, FOREIGN_IMAGE, SERIES[name], *times)
+                for fault, one in measure(cluster, FOREIGN_IMAGE, series, *times)
             ]
-            slow += missed(name, every[name])
+            slow += missed(name, found)
+            measured = {run.fault for run in found}
+            kept = [run for run in every.get(name, ()) if run.fault not in measured]
+            every[name] = sorted([*kept, *found], key=lambda run: names.index(run.fault))
             if options.write:  # at once: the next series takes its time, and may fail
                 runs.FILE.write_text(
                     runs.text({name: every[name] for name in SERIES if name in every})

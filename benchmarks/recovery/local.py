@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,7 +17,9 @@ from ddpjob import names
 from ddpjob.local.volumes import LOGS
 from tests.e2e import recovery
 from tests.e2e.install import wait_until
+from tests.e2e.project import Project, developing
 from tests.e2e.recovery import HANG_SECONDS, SCRIPT, SOON, Fault, Recovery, first_steps
+from tests.terminal import environment
 
 NAME, NODES = "steady", 2
 SETTLE_SECONDS = 2.0
@@ -101,6 +104,22 @@ def local_job(strategy: str) -> Iterator[LocalJob]:
             finally:
                 run.terminate()
                 run.wait(60)
+
+
+def saves(size: int, faults: Sequence[Fault]) -> Iterator[tuple[Fault, Recovery]]:
+    """One file that is saved so often, in a folder of so many bytes."""
+    with TemporaryDirectory() as name:
+        project, jobs = Project(Path(name) / "project", size), Path(name) / "jobs"
+        words = ("--local", "--directory", str(jobs), "--grace", "0")
+        with developing(project.folder, *words, env=environment(), name=NAME) as running:
+            job = LocalJob(psutil.Process(running.process.pid), jobs / NAME / LOGS)
+            for number, fault in enumerate(faults, 1):
+                time.sleep(SETTLE_SECONDS)
+                began = project.save(number)
+                at = wait_until(partial(job.stepped_at, 0, began), SOON, "step")
+                yield fault, Recovery(None, None, at - began)
+            running.interrupt()
+            running.end()
 
 
 def recoveries(strategy: str, faults: Sequence[Fault]) -> Iterator[tuple[Fault, Recovery]]:

@@ -8,7 +8,8 @@ from benchmarks.recovery import local, peer
 from benchmarks.recovery.series import Place, Series
 from tests.cluster.kind import KindCluster
 from tests.e2e import silence
-from tests.e2e.install import SYSTEM, install, leader_node
+from tests.e2e.install import SYSTEM, install, leader_node, part_replicas
+from tests.e2e.project import dev_job
 from tests.e2e.recovery import (
     LARGER,
     Fault,
@@ -22,7 +23,7 @@ from tests.e2e.recovery import (
 )
 
 NAMESPACE = "ddpjob-recovery"
-SETTLE_SECONDS = 5.0  # until the nodes of a new job have heard each other
+SETTLE_SECONDS = 5.0  # until the nodes have heard each other, and a spare has torch
 
 
 def measure(
@@ -46,7 +47,10 @@ def recoveries(
 ) -> Iterator[tuple[Fault, Recovery]]:
     """Let one fault happen after the other."""
     if series.place is Place.LOCAL:
-        yield from local.recoveries(series.strategy, faults)
+        if series.saves:
+            yield from local.saves(series.saves, faults)
+        else:
+            yield from local.recoveries(series.strategy, faults)
         return
     assert cluster, f"{series.title} needs a cluster"
     if series.place is Place.CLUSTER:
@@ -54,16 +58,23 @@ def recoveries(
         install(cluster, SYSTEM, *(silence.ON_CONTROL_PLANE if is_apart else ()))
         for group in [[fault] for fault in faults] if series.of_nodes else [faults]:
             fresh_namespace(cluster)
-            with steady_job(cluster, NAMESPACE, image, series.strategy, **series.job) as job:
-                time.sleep(SETTLE_SECONDS)
+            with (
+                dev_job(cluster, NAMESPACE, image, series.saves)
+                if series.saves
+                else steady_job(cluster, NAMESPACE, image, series.strategy, **series.job)
+            ) as job:
                 for fault in group:
                     spare = spare_of(job) if series.job.get("spares") else ""
                     job.until(lambda status: status["nodes"]["running"] == 2, 180, "both nodes")
+                    # A machine may drop what nobody reads, and a start would wait for its disk.
+                    cluster.on_workers(image, "python3", "-c", "import torch")
+                    time.sleep(SETTLE_SECONDS)
                     if fault is LARGER:
                         shrink(job)
                     if series.of_nodes and (spare or series.of_leader):
                         nodes = [node_of(job, pod) for pod in pods_of(job)]
                         if series.of_leader:
+                            part_replicas(cluster)
                             rank = nodes.index(leader_node(cluster))
                         else:
                             rank = 1 - nodes.index(node_of(job, spare))

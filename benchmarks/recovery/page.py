@@ -27,7 +27,9 @@ where they can be. [recovery.csv](recovery.csv) has every run.
 {machines}
 
 A kind cluster whose nodes share these cores, default settings, images present on the nodes; two
-pods on two nodes, of one process each unless it is said.
+pods on two nodes, of one process each unless it is said. Before lost pods and silent nodes of
+2026-11-29 the nodes read what an import of torch reads; before spares and smaller groups they did
+not, and some of these met other work on the machine.
 
 The script (`tests/e2e/scripts/steady.py`) knows nothing of ddpjob. `hangTimeoutSeconds` is {hang},
 which the stopped rank's figures contain. A node whose kubelet alone dies is not silent, since its

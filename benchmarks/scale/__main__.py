@@ -57,13 +57,16 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="a tenth of the size")
     words = "this scenario (repeatable; default: all)"
     parser.add_argument("--only", action="append", choices=SCENARIOS, metavar="NAME", help=words)
-    words = f"put the part about scale into {page.PATH} anew; needs all scenarios at full size"
+    words = f"put what was measured into {page.PATH}; needs the full size"
     parser.add_argument("--write", action="store_true", help=words)
     options = parser.parse_args()
-    if options.write and (options.only or options.quick):
-        parser.error("--write: neither --only nor --quick")
+    if options.write and options.quick:
+        parser.error("--write: not --quick")
     results = measure(options.only or SCENARIOS, QUICK if options.quick else 1.0)
-    if options.write:
+    if options.write and options.only:
+        for result in results:
+            page.put_section(section(result))
+    elif options.write:
         page.put_scale(sections(results))
     return report_missed(results)
 

@@ -16,7 +16,7 @@ _PLACES = {
     "Snapshot": "ddpjob.client.snapshot",
     **dict.fromkeys(("AsyncClient", "AsyncJob", "AsyncJobList"), "ddpjob.client.aio"),
     "launch": "ddpjob.client.launch",
-    "Run": "ddpjob.client.job",
+    "Run": "ddpjob.client.run",
     "LogLine": "ddpjob.cluster.logs",
     "Event": "ddpjob.client.snapshot",
     "CodeArchive": "ddpjob.code.archive",
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from ddpjob.client.client import Client as Client
     from ddpjob.client.client import JobList as JobList
     from ddpjob.client.job import Job as Job
-    from ddpjob.client.job import Run as Run
     from ddpjob.client.launch import launch as launch
+    from ddpjob.client.run import Run as Run
     from ddpjob.client.snapshot import Event as Event
     from ddpjob.client.snapshot import Snapshot as Snapshot
     from ddpjob.cluster.logs import LogLine as LogLine

@@ -19,7 +19,6 @@ from typing import Any, cast
 
 import aiohttp
 import kopf
-import uvloop
 
 from ddpjob import __version__, names, text
 from ddpjob.cluster.credentials import Credentials, NoCredentials
@@ -27,6 +26,7 @@ from ddpjob.cluster.kube import KubeCluster
 from ddpjob.controller.controller import Controller
 from ddpjob.controller.lease import Elector
 from ddpjob.kopf_guard import guarded_answers
+from ddpjob.metrics import Metrics
 from ddpjob.pods.allowlist import Policy, parse_policy
 from ddpjob.server import serve
 from ddpjob.settings import Settings
@@ -91,12 +91,14 @@ def build(options: argparse.Namespace, policy: Policy) -> kopf.OperatorRegistry:
     @kopf.on.startup(registry=registry)
     async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
         configure(settings)
-        own = KubeCluster(credentials)  # renewals must not wait behind writes
+        metrics = Metrics()
+        own = KubeCluster(credentials, told=metrics.requested)  # renewals wait behind no writes
         stack.push_async_callback(own.close)
         elector = Elector(own, *options.lease) if options.lease else None
-        cluster = KubeCluster(credentials, fence=elector.check if elector else None)
+        cluster = KubeCluster(
+            credentials, fence=elector.check if elector else None, told=metrics.requested
+        )
         stack.push_async_callback(cluster.close)
-        own.requests = cluster.requests  # one count
         controller = Controller(
             cluster,
             namespaces=options.namespace,
@@ -104,9 +106,11 @@ def build(options: argparse.Namespace, policy: Policy) -> kopf.OperatorRegistry:
                 policy=policy, kueue=options.kueue, loopback_agents=options.loopback_agents
             ),
             elector=elector,
+            observer=metrics,
         )
+        metrics.controller = controller
         host, _, port = options.listen.rpartition(":")
-        await stack.enter_async_context(serve(host or None, int(port), controller, cluster))
+        await stack.enter_async_context(serve(host or None, int(port), controller, metrics.page))
         if elector is not None:
             # After the controller has stopped, and before anything else that takes time.
             stack.push_async_callback(elector.release)
@@ -234,7 +238,6 @@ def main() -> None:
     except NoCredentials as error:
         raise SystemExit(printable(str(error))) from None
     kopf.run(
-        loop=uvloop.new_event_loop(),
         registry=registry,
         standalone=True,
         # For its peering, which is off. Its own name needs the user's, and uid 10001 has none.

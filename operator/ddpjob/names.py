@@ -38,6 +38,8 @@ _TOKEN = re.compile(r"[A-Za-z0-9_-]{32}")
 # They stand for the node rank of a pod that may get another one, and for the sizes of a group that
 # may get smaller, in environment and command. The agent puts those of a round in their places.
 OWN_RANK, OWN_NNODES, OWN_WORLD_SIZE = "@ddpjob-rank@", "@ddpjob-nnodes@", "@ddpjob-world-size@"
+# What the pods of an attempt run at first, of those whose ranks can be given something else.
+FIRST_PROGRAM = "first"
 # The proof that the operator has created the pod; see plan/own.py.
 PROOF_ANNOTATION = f"{GROUP}/proof"
 # The hash of the pods of an attempt. All pods of the attempt have the same one.
@@ -52,6 +54,8 @@ RERUN_ANNOTATION = f"{GROUP}/rerun-of"
 USER_ANNOTATION = f"{GROUP}/user"
 # The commit of the code that was sent with the job.
 REVISION_ANNOTATION = f"{GROUP}/code-revision"
+# The ConfigMaps of the code that a job had before, with commas in between.
+PREVIOUS_CODE_ANNOTATION = f"{GROUP}/previous-code"
 
 # Kueue's, on a DDPJob: the LocalQueue that it waits in, and its WorkloadPriorityClass.
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"

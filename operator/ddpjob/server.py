@@ -1,17 +1,10 @@
 """The operator's HTTP server: /healthz, /readyz and /metrics."""
 
 import asyncio
-import resource
-import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import generate_latest
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
-
-from ddpjob.cluster.kube import KubeCluster
 from ddpjob.controller.controller import Controller
 
 # An event loop that is later than this is stuck.
@@ -25,48 +18,11 @@ Answer = tuple[HTTPStatus, str, bytes]
 """The status, the type and the body."""
 
 
-class Metrics:
-    """A collector that reads the controller's state at each scrape."""
-
-    def __init__(self, controller: Controller, cluster: KubeCluster) -> None:
-        self._controller, self._cluster = controller, cluster
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield all metrics. prometheus_client calls this for each scrape."""
-        requests = CounterMetricFamily(
-            "ddpjob_api_requests",
-            "Requests to the API server. Code 0 is a request without an answer.",
-            labels=["verb", "resource", "code"],
-        )
-        for (verb, plural, code), count in sorted(self._cluster.requests.items()):
-            requests.add_metric([verb, plural, str(code)], count)
-        yield requests
-        yield GaugeMetricFamily(
-            "ddpjob_jobs", "DDPJobs in the cache.", value=len(self._controller.jobs)
-        )
-        yield GaugeMetricFamily(
-            "ddpjob_queue_depth", "Jobs that wait for a worker.", value=len(self._controller.queue)
-        )
-        yield GaugeMetricFamily(
-            "ddpjob_leader",
-            "1 if this replica reconciles jobs, 0 if it stands by.",
-            value=int(self._controller.leading),
-        )
-        # Peak, in bytes; Linux counts in KiB, macOS in bytes.
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        scale = 1 if sys.platform == "darwin" else 1024
-        yield GaugeMetricFamily(
-            "ddpjob_memory_peak_bytes", "Largest resident set so far.", value=peak * scale
-        )
-
-
 @asynccontextmanager
 async def serve(
-    host: str | None, port: int, controller: Controller, cluster: KubeCluster
+    host: str | None, port: int, controller: Controller, metrics: Callable[[], bytes]
 ) -> AsyncIterator[None]:
     """Serve on `host` (None: all addresses) and `port` while the block runs."""
-    registry = CollectorRegistry()
-    registry.register(Metrics(controller, cluster))
     lag = _Lag()
 
     def alive() -> bool:
@@ -83,7 +39,7 @@ async def serve(
     pages = {
         "/healthz": check(alive, "the watches are silent\n"),
         "/readyz": check(lambda: controller.ready, "the caches are being filled\n"),
-        "/metrics": lambda: (OK, PROMETHEUS, generate_latest(registry)),
+        "/metrics": lambda: (OK, PROMETHEUS, metrics()),
     }
     door = Door(pages)
     server = await asyncio.start_server(door.answer, host, port, limit=MAX_HEAD)

@@ -57,6 +57,13 @@ def condition(status: Any, kind: str) -> Mapping[str, Any]:
     return {}
 
 
+def has_failed(status: object) -> bool:
+    """Return whether the job is as it is because its ranks have failed."""
+    if state(status) != "Idle":
+        return state(status) in ("Failed", "Restarting")
+    return text(condition(status, "Running"), "reason") != "Idle"
+
+
 def state(status: Any) -> str:
     """Return the job's state in one word."""
     return text(status, "state", limit=63) or "Pending"
@@ -133,9 +140,9 @@ def message(status: Any) -> str:
 def refusal(status: Any) -> str:
     """Return why the job gets no pods until somebody changes something; empty if it may get them.
 
-    A job that runs goes on, whatever an edit has broken.
+    A job that runs goes on, whatever an edit has broken. In pods that are kept nothing runs then.
     """
-    if state(status) not in (*BEFORE_PODS, "Starting", "Restarting"):
+    if state(status) not in (*BEFORE_PODS, "Starting", "Restarting", "Idle"):
         return ""
     accepted, running = condition(status, "Accepted"), condition(status, "Running")
     if accepted.get("status") == "False":
@@ -148,19 +155,22 @@ def refusal(status: Any) -> str:
 def cause(status: Any, processes: int) -> str:
     """Return the primary failure in short: `ExitCode r13 gpu-17: CUDA error`."""
     failure = part(status, "failure")
-    where = [text(failure, "reason"), short_place(*place(failure, processes))]
+    where = [text(failure, "reason"), short_place(*place(status, failure, processes))]
     where.append(text(failure, "node"))
     words = (" ".join(filter(None, where)), text(failure, "message"))
     return printable(": ".join(filter(None, words)), MAX_LINE)
 
 
-def place(failure: Any, processes: int) -> tuple[int | None, int | None]:
+def place(status: Any, failure: Any, processes: int) -> tuple[int | None, int | None]:
     """Return the global rank of the process that failed, and the node rank of its pod.
 
     None is what is not known: there is no rank if a pod of several processes failed as a whole, or
-    nobody knows which of them did.
+    nobody knows which of them did. Of a pod that has got another rank, `status` knows it.
     """
     rank, node = number(failure, "rank"), names.node_rank(text(failure, "pod", limit=253))
+    tables = (t for t in part(status, "pods") or () if t["attempt"] == number(failure, "attempt"))
+    moved = (each for table in tables for each in table.get("moved", ()))
+    node = next((each["rank"] for each in moved if each["of"] == node), node)
     if rank not in range(MAX_WORLD_SIZE):  # any process of a pod may have written it
         rank = None
     if node not in range(MAX_NNODES):

@@ -18,6 +18,7 @@ LOOPBACK = "127.0.0.1"
 # They stand for the node rank of a pod that may get another one, and for the sizes of a group that
 # may get smaller, in environment and command: `names.OWN_RANK` and others.
 OWN_RANK, OWN_NNODES, OWN_WORLD_SIZE = "@ddpjob-rank@", "@ddpjob-nnodes@", "@ddpjob-world-size@"
+FIRST_PROGRAM = "first"
 # So many rounds in a row have ports of their own.
 PORTS = 16
 
@@ -82,6 +83,8 @@ class Config:
         self.rendezvous_seconds = whole("DDPJOB_RENDEZVOUS_SECONDS", 1, RENDEZVOUS_SECONDS)
         # Without a step for so long the attempt ends; 0: for ever.
         self.hang_seconds = whole("DDPJOB_HANG_SECONDS", 0, 0)
+        # Once all ranks have ended the pod stays for so long, to be asked on.
+        self.keep_seconds = whole("DDPJOB_KEEP_SECONDS", 0, 0)
         self.warm_start = env.get("DDPJOB_WARM_START") != "0"
         # Ranks end where other nodes have not been heard for so long; 0: they never do. A single
         # node has nobody to hear.
@@ -91,6 +94,11 @@ class Config:
         self.code_dir = env.get("DDPJOB_CODE_DIR", "")
         self.code_parts = list(filter(None, env.get("DDPJOB_CODE_PARTS", "").split(os.pathsep)))
         self.code_sha256 = env.get("DDPJOB_CODE_SHA256", "")
+        # The print of what the ranks run; none if it is what the attempt's first pods were made
+        # with. Without the variable nothing else will ever run here.
+        self.program = env.get("DDPJOB_PROGRAM", "")
+        self.takes_programs = bool(self.program)
+        self.program = "" if self.program == FIRST_PROGRAM else self.program
         # After a failure the processes may be started again in this pod.
         self.in_place = env.get("DDPJOB_RESTART") == "InPlace"
 

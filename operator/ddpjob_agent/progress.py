@@ -36,7 +36,7 @@ class Progress:
         self.config = config
         self.source = "none"
         self.report: dict[str, Any] = {}
-        self.updated_at = 0.0  # unix seconds
+        self.updated_at = self.stepped_at = 0.0  # unix seconds: of the report, of its step
         self.eta: float | None = None  # seconds
         self.file: tuple[int, ...] = ()  # as it was read last: mtime, size, inode
         self.first = (0.0, 0)  # monotonic seconds and step of the first report
@@ -105,7 +105,7 @@ class Progress:
         """Make `report` the newest one, and estimate the rest from the rate since the first one."""
         step, total = report["step"], report.get("total_steps")
         if step != self.report.get("step"):
-            self.moved = now
+            self.moved, self.stepped_at = now, updated_at
         if source != self.source or step < self.first[1]:
             self.first = (now, step)
         since, start = self.first
@@ -128,7 +128,7 @@ class Progress:
         if self.eta is not None:
             page["eta_seconds"] = self.eta
         if self.report:
-            page["updated_at"] = self.updated_at
+            page.update(updated_at=self.updated_at, stepped_at=self.stepped_at)
         return page
 
     def workers(self) -> list[dict[str, Any]]:
@@ -194,16 +194,33 @@ def counted_step(pages: list[Counted]) -> int | None:
     return max((step for rank, step in counts if rank == lowest), default=None)
 
 
-def metrics_text(page: Mapping[str, Any], job: str) -> str:
+# By their names on the page: what Prometheus gets of it.
+METRICS_OF_PAGE = {
+    "step": ("ddpjob_step", "The last step of this round."),
+    "stepped_at": ("ddpjob_last_step_timestamp_seconds", "Unix time at which it was reported."),
+    "total_steps": ("ddpjob_total_steps", "The steps of the whole training."),
+    "epoch": ("ddpjob_epoch", "The epoch, as the script reports it."),
+    "loss": ("ddpjob_loss", "The last loss that the script has reported."),
+    "samples_per_second": ("ddpjob_samples_per_second", "Of all ranks, as the script reports it."),
+}
+
+
+def metrics_text(page: Mapping[str, Any]) -> str:
     """`page` in Prometheus' text format."""
-    job = job.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    labels = f'{{job="{job}",attempt="{page["attempt"]}",node_rank="{page["node_rank"]}"}}'
+    named = ((name, str(page[name])) for name in ("namespace", "job", "attempt", "node_rank"))
+    labels = ",".join(f'{name}="{escaped(value)}"' for name, value in named)
     lines: list[str] = []
-    for name in ("step", "total_steps", "epoch", "loss", "samples_per_second"):
-        if name in page:
-            value = float(page[name])  # Prometheus reads Python's nan and inf
-            lines += [f"# TYPE ddpjob_{name} gauge", f"ddpjob_{name}{labels} {value!r}"]
+    for field, (name, words) in METRICS_OF_PAGE.items():
+        if field in page:
+            value = float(page[field])  # Prometheus reads Python's nan and inf
+            lines += [f"# HELP {name} {words}", f"# TYPE {name} gauge"]
+            lines.append(f"{name}{{{labels}}} {value!r}")
     return "\n".join([*lines, ""])
+
+
+def escaped(value: str) -> str:
+    """A label's value."""
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 # Of a number, which comes as text.

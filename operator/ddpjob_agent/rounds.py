@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from typing import Any, Callable  # noqa: UP035 - Python 3.8
 
-from ddpjob_agent.config import Config, say
+from ddpjob_agent.config import OK, Config, say
 from ddpjob_agent.failures.verdict import (
     Verdict,
     announce,
@@ -24,6 +25,7 @@ from ddpjob_agent.nodes.group import CLEAN, ENDED, FAILED, RUNNING, Node, failur
 from ddpjob_agent.nodes.link import PART_SECONDS, Link
 from ddpjob_agent.nodes.peers import Peers
 from ddpjob_agent.processes import Launcher
+from ddpjob_agent.program import Program
 from ddpjob_agent.progress import Progress
 from ddpjob_agent.round import Round
 from ddpjob_agent.start import Setup, prepare, start
@@ -45,6 +47,8 @@ REPLACED_SECONDS = 900.0
 FAILURE = "failure.json"
 # Ranks that are in order have so long to end after SIGTERM.
 STOP_SECONDS = 5.0
+# Characters of a command in the log.
+MOST_SHOWN = 300
 # A log that takes no more lines is waited for so long, before a termination message and after it.
 DRAIN_SECONDS, LOG_SECONDS = 2.0, 30.0
 
@@ -55,11 +59,12 @@ class Rounds:
     def __init__(
         self, config: Config, mode: str, arguments: list[str], launcher: Launcher, setup: Setup
     ) -> None:
-        self.first, self.mode, self.arguments = config, mode, arguments
+        self.first, self.mode, self.program = config, mode, Program(config, arguments)
         self.launcher, self.setup = launcher, setup
         self.peers = Peers(config, launcher)
         self.round = self.make_round(config)
         self.is_told = False  # the log has the round's failure already
+        self.last: Verdict | None = None  # on the last round that has ended by itself
         self.news: list[str] = []  # lines that belong to the round that is to begin
 
     def make_round(self, config: Config) -> Round:
@@ -105,7 +110,7 @@ class Rounds:
         self.serve()
         peers, is_new = self.peers, self.first.joins_others  # so it has no launcher yet
         if is_new:
-            prepare(self.launcher, self.first, self.mode, self.arguments, self.setup)
+            self.prepare()
         end = self.wait_for_place() if self.first.is_spare else None
         while True:
             self.is_told = False
@@ -186,29 +191,31 @@ class Rounds:
         elif not self.may_repeat(verdict):
             return verdict
         else:
-            self.tell_failure(verdict)
+            self.last = verdict
+            self.tell_end(verdict)
         is_silent = verdict is not None and verdict.reason == "NodeSilent"
         if not self.launcher.kill_rest(spares_server=not is_silent):
             words = f"a process of round {self.round.config.round} cannot be killed"
             return verdict or unready(words)
         if is_silent:  # its fork server has ended too
-            self.launcher.close_server()
-            prepare(self.launcher, self.first, self.mode, self.arguments, self.setup)
+            self.prepare()
         if verdict is not None and not self.is_asked_on():
             return verdict
         return self.wait_for_others(verdict)
 
     def may_repeat(self, verdict: Verdict) -> bool:
-        """Whether the operator may have this pod try again."""
+        """Whether the operator may have this pod try again, or run something else."""
         is_stopped = self.launcher.terminated_at is not None or self.peers.ends_it()
         may_pass = (*REPEATABLE, *(["Rendezvous"] if self.first.is_elastic else []))
-        return self.peers.link is not None and verdict.reason in may_pass and not is_stopped
+        may = verdict.reason in may_pass or self.first.keep_seconds > 0
+        return self.peers.link is not None and may and not is_stopped
 
-    def tell_failure(self, verdict: Verdict) -> None:
+    def tell_end(self, verdict: Verdict) -> None:
         """Tell the group, the log, and whoever may read the termination message."""
         number, log = self.round.config.round, self.first.termination_log
         self.launcher.on_stop = lambda: None  # the message is not to be written over
-        self.round.page = self.round.progress.page("failed")
+        is_well = verdict.agent_exit == OK
+        self.round.page = self.round.progress.page("finished" if is_well else "failed")
         message = termination_message(verdict, self.round.page)
         write_termination(log, message)
         # The log is emptied as the next round begins; for who looks into the pod.
@@ -216,61 +223,107 @@ class Rounds:
         failure = failure_of(verdict.agent_exit, message)
         self.peers.tell(Node(number, FAILED, failure))
         self.drain()
-        announce(verdict)
+        if not is_well:
+            announce(verdict)
         self.is_told = True
 
     def is_asked_on(self) -> bool:
-        """Whether another round is asked for, while this pod waits with its failure."""
+        """Whether another round is asked for, while this pod waits with its failure.
+
+        One that is kept waits for the ranks of others as well.
+        """
         number = self.round.config.round
-        return self.wait(lambda: self.is_left(number), lambda: self.peers.order.ends)
+        keep, is_head = self.first.keep_seconds, self.peers.link is self.peers.group
+        # Rank 0's agent bounds the wait of all, in case there is no operator any more.
+        most = math.inf if keep and not is_head else REPLACED_SECONDS + keep
+        return self.wait(lambda: self.is_left(number), lambda: self.peers.order.ends, most)
 
     def wait_for_others(self, verdict: Verdict | None, *, is_new: bool = False) -> Verdict | None:
-        """Be clean for the round that is wanted until it may begin; the end if it never does."""
+        """Be clean for the round that is wanted until it may begin; the end if it never does.
+
+        A kept pod that cannot use the code of that round waits for other code.
+        """
         peers = self.peers
-        number, told = max(peers.order.round, self.first.round), (0, False)
+        number, told = max(peers.order.round, self.first.round), (0, False, "")
         tidy(self.first.run_dir)
         self.launcher.on_stop = lambda: None
-        if self.first.code_dir and not is_new:
-            from ddpjob_agent.code import lay_down  # few jobs need it
-
-            problem = lay_down(self.first, self.news.append)
-            if problem is not None:
-                self.round.progress = Progress(self.first.of_round(number))
-                return problem
+        is_laid, problem = is_new, None
 
         def has_begun() -> bool:
-            nonlocal number, told
+            nonlocal number, told, is_laid, problem
             if (place := peers.new_place()) is not None:
                 self.take_place(*place)
-                told = 0, False
-            wanted = peers.order.round
+                told = 0, False, ""
+            wanted, program = peers.order.round, peers.order.program
+            is_another = self.program.is_another(program)
+            if is_another and not peers.bring(program):
+                return False
             number = max(number, wanted, self.first.round)  # perhaps another pod has been lost
-            if told != (number, wanted == number):  # before the order it is not taken in
-                told = number, wanted == number
-                peers.tell(Node(number, CLEAN))
+            if is_another or not is_laid:
+                problem, is_laid = self.lay_down(program if is_another else ""), True
+                if problem is not None and keep:
+                    self.round = self.make_round(self.first.of_round(number, peers.order.size))
+                    self.last = problem
+                    self.tell_end(problem)
+            if problem is not None:
+                return False
+            # Before the order it is not taken in.
+            if told != (now := (number, wanted == number, self.first.program)):
+                told = now
+                peers.tell(peers.clean(number))
             return peers.order.begun >= number and not is_out()
 
         def is_out() -> bool:
-            return peers.is_out() and not is_new
+            is_done = keep > 0 and peers.order.ends
+            is_vain = problem is not None and not keep
+            return is_vain or is_done or peers.is_out() and not is_new
 
-        if self.wait(has_begun, is_out):
+        keep = self.first.keep_seconds
+        if self.wait(has_begun, is_out, REPLACED_SECONDS + keep):
             return None
+        if keep and peers.order.ends and self.last is not None:
+            return self.last
+        if problem is not None:
+            self.round.progress = Progress(self.first.of_round(number))
+            return problem
         stop, words = self.launcher.terminated_at, peers.silence()
-        if stop is not None and not words:
-            return verdict or judge_stop(stop)
+        if stop is not None and not words:  # ranks that had ended well were to run something else
+            return judge_stop(stop) if verdict is None or verdict.agent_exit == OK else verdict
         # This round has made no step.
         self.round.progress = Progress(self.first.of_round(number))
         if words:
             return silent(words)
         if peers.is_out():
             return unready("another pod is there in the place of this one")
-        return unready(f"not all nodes were ready for round {number} in time")
+        size = peers.order.size or self.first.nnodes
+        return unready(f"not all of {size} nodes were ready for round {number} in time")
 
-    def wait(self, holds: Callable[[], bool], is_vain: Callable[[], bool]) -> bool:
+    def lay_down(self, program: str) -> Verdict | None:
+        """Have the code in its folder, and what this print names, if any, as what ranks run.
+
+        The verdict where that fails, else None.
+        """
+        from ddpjob_agent.code import invalid, lay_down  # few jobs need it
+
+        if program:
+            try:
+                if self.program.become(program):  # a fork server has the variables of before
+                    self.prepare()
+            except (OSError, ValueError) as error:
+                return invalid(f"what the ranks are to run cannot be read: {error}")
+            self.news.append(f"it runs {' '.join(self.program.arguments)[:MOST_SHOWN]}")
+        return lay_down(self.first, self.news.append) if self.first.code_dir else None
+
+    def prepare(self) -> None:
+        """Have a new fork server there before the launcher."""
+        self.launcher.close_server()
+        prepare(self.launcher, self.first, self.mode, self.program.arguments, self.setup)
+
+    def wait(self, holds: Callable[[], bool], is_vain: Callable[[], bool], most: float) -> bool:
         """Wait until something holds.
 
         False where it does not in time, or SIGTERM comes. There is more time while rank 0's agent
-        waits for another pod, or its own pod is lost.
+        waits for another pod, `most` seconds of it, or its own pod is lost, and in kept pods.
         """
         begin = time.monotonic()
         now, until = begin, begin + WAIT_SECONDS
@@ -280,11 +333,12 @@ class Rounds:
             if is_vain() or now > until:
                 return False
             now, link = time.monotonic(), self.peers.link
-            if link is not None and (link.order.waits or not link.is_heard()):
+            waits = link is not None and (link.order.waits or self.first.keep_seconds > 0)
+            if link is not None and (waits or not link.is_heard()):
                 if not link.was_heard:
                     return False
-                most = REPLACED_SECONDS if link.is_heard() else HEAD_SECONDS
-                until = max(until, min(begin + most, now + WAIT_SECONDS))
+                longest = begin + (most if link.is_heard() else HEAD_SECONDS)
+                until = max(until, min(longest, now + WAIT_SECONDS))
             self.launcher.pause(1.0)
         return False
 
@@ -301,6 +355,7 @@ class Rounds:
         for line in self.news:
             say(line)
         self.news.clear()
+        self.last = None
         self.round = self.make_round(config)
         self.round.progress.ignore_file()
-        start(self.launcher, config, self.mode, self.arguments, self.setup)
+        start(self.launcher, config, self.mode, self.program.arguments, self.setup)

@@ -6,6 +6,8 @@ import hmac
 import http.server
 import io
 import json
+import os
+import shutil
 import socket
 import threading
 import time
@@ -15,8 +17,10 @@ from typing import Any, Callable, Mapping  # noqa: UP035 - Python 3.8
 
 from ddpjob_agent.config import Config, say
 from ddpjob_agent.environment import CALLBACK_PATH
-from ddpjob_agent.nodes.group import DEAD, OTHER_POD, Group, read_node, read_order, read_pods
+from ddpjob_agent.nodes.group import DEAD, OTHER_POD, Group
 from ddpjob_agent.nodes.link import AGAIN_SECONDS
+from ddpjob_agent.nodes.reading import read_node, read_order, read_pods, read_print
+from ddpjob_agent.program import PROGRAM_BYTES, keep, path_of
 from ddpjob_agent.progress import PROGRESS_BYTES, metrics_text
 from ddpjob_agent.records import compact, load
 
@@ -27,14 +31,16 @@ PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 MEMBER_BYTES = 16 * 1024
 # After which a taken port is tried again.
 TAKEN_SECONDS = 1.0
+# Thousands of nodes may want a program of 4 MiB: more at once would each take longer.
+SENDING = threading.BoundedSemaphore(16)
 
 
 @dataclass(frozen=True)
 class Pages:
     """What is served. The group's pages are for those that have its token.
 
-    /group and /head are the operator's, /member the other nodes'. transformers' callback has
-    a token of its own.
+    /group and /head are the operator's, /member the other nodes', /program is both's.
+    transformers' callback has a token of its own.
     """
 
     progress: Callable[[], Mapping[str, Any]]
@@ -69,7 +75,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if self.path == "/progress":
             self.answer(JSON, json.dumps(pages.progress()).encode())
         elif self.path == "/metrics":
-            text = metrics_text(pages.progress(), self.config.job)
+            text = metrics_text(pages.progress())
             self.answer(PROMETHEUS, text.encode("utf-8", "replace"))
         elif self.path == "/stacks":
             self.answer(TEXT, pages.stacks().encode("utf-8", "replace"))
@@ -80,6 +86,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 self.answer(JSON, b"{}")
             else:
                 self.send_error(409)
+        elif path == "/program" and pages.group is not None:
+            self.give_program(pages.group, read_print(query))
         elif path != "/group" or pages.group is None:
             self.send_error(404)
         elif self.is_allowed(pages.token):
@@ -94,6 +102,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.take_report(pages.hear)
         elif self.path == "/member" and pages.group is not None:
             self.take_member(pages.group)
+        elif self.path == "/program" and pages.group is not None and self.config.takes_programs:
+            self.take_program(pages.group)
         else:
             self.send_error(404)
 
@@ -135,15 +145,59 @@ class Handler(http.server.BaseHTTPRequestHandler):
         place = {} if found is None else {"place": found}
         self.answer(JSON, compact({**vars(group.order), "again": pause, **place}))
 
-    def content(self, limit: int) -> dict[str, Any] | None:
-        """The JSON object that was posted; None where the answer says what is wrong with it."""
+    def take_program(self, group: Group) -> None:
+        """Keep what the ranks of a later round run."""
+        content = self.body(PROGRAM_BYTES) if self.is_allowed(self.pages.token) else None
+        if content is None:
+            return
+        try:
+            keep(self.config.run_dir, content)
+        except ValueError:
+            return self.send_error(400)
+        except OSError:
+            return self.send_error(507)
+        group.note_program()
+        self.answer(JSON, b"{}")
+
+    def give_program(self, group: Group, wanted: str) -> None:
+        """Answer with the program of this print, a part at a time: all nodes may ask at once."""
+        if not self.is_allowed(self.pages.token):
+            return
+        group.await_program(wanted)
+        path = path_of(self.config.run_dir, wanted)
+        if not os.path.exists(path):
+            return self.send_error(404)
+        if not SENDING.acquire(blocking=False):  # it is asked again a second later
+            return self.send_error(503)
+        try:
+            with open(path, "rb") as file:
+                self.send_response(200)
+                self.send_header("Content-Length", str(os.fstat(file.fileno()).st_size))
+                self.end_headers()
+                shutil.copyfileobj(file, self.wfile)
+        finally:
+            SENDING.release()
+
+    def body(self, limit: int) -> bytes | None:
+        """What was posted; None where it is too much, as the answer says then."""
         length = self.headers.get("Content-Length", "")
         if not (length.isdecimal() and len(length) < 9 and int(length) <= limit):
             self.send_error(413)
             return None
         self.request_in.left += int(length)
+        body = self.rfile.read(int(length))
+        if len(body) == int(length):
+            return body
+        self.send_error(400)
+        return None
+
+    def content(self, limit: int) -> dict[str, Any] | None:
+        """The JSON object that was posted; None where the answer says what is wrong with it."""
+        body = self.body(limit)
+        if body is None:
+            return None
         try:
-            content = load(self.rfile.read(int(length)))
+            content = load(body)
         except ValueError:
             content = None
         if isinstance(content, dict):
@@ -227,11 +281,12 @@ def serve(config: Config, pages: Pages) -> None:
 def hold_operator(group: Group, query: str) -> dict[str, Any]:
     """Take the operator's order, and answer once there is more to tell than it knows.
 
-    `round=R&after=S&hold=T&ends=0|1&heard=C&pods=P&since=F&size=N&held=0|1`: the job's round, the
-    serial of the last answer, the seconds to wait for another one, whether nodes whose ranks have
-    failed are to end their pods, the last answer's timestamp, which pods have replaced others, the
-    first round of the latest of these, the round's number of nodes, and whether no round is to
-    begin. An order that was lost is given again with the next request.
+    `round=R&after=S&hold=T&ends=0|1&heard=C&pods=P&since=F&size=N&held=0|1&program=H`: the job's
+    round, the serial of the last answer, the seconds to wait for another one, whether nodes whose
+    ranks have failed are to end their pods, the last answer's timestamp, which pods have replaced
+    others, the first round of the latest of these, the round's number of nodes, whether no round is
+    to begin, and the print of what its ranks run. An order that was lost is given again with the
+    next request.
     """
     words = dict(pair.partition("=")[::2] for pair in query.split("&"))
     number, after, hold, ends = (
@@ -241,7 +296,8 @@ def hold_operator(group: Group, query: str) -> dict[str, Any]:
     if number is not None:
         since, size, held = (whole(words.get(n, "")) or 0 for n in ("since", "size", "held"))
         pods = read_pods(words.get("pods", ""))
-        group.want(number, bool(ends), pods, since, size, is_held=bool(held))
+        program = read_print(words.get("program"))
+        group.want(number, bool(ends), pods, since, size, program, is_held=bool(held))
     group.hold_operator(after, hold or 0)
     return group.page()
 

@@ -29,7 +29,7 @@ from tests.cluster.processes import Component
 from tests.cluster.tiers import ROOT, skipping_where_unavailable
 
 pytestmark = [
-    pytest.mark.queues("kubernetes-gangs", "volcano", "coscheduling"),
+    pytest.mark.builds("kubernetes-gangs", "volcano", "coscheduling"),
     pytest.mark.timeout(900),
 ]
 

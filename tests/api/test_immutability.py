@@ -21,7 +21,7 @@ REFUSAL = "cannot change once the job has started; suspend it first"
 
 # Before the first pod, and when the last one is gone; Suspending is spec.suspend with pods left.
 FREE = ("NotStarted", "Pending", "Queued", "Suspended")
-FIXED = ("Starting", "Running", "Restarting", "Suspending", "Succeeded", "Failed")
+FIXED = ("Starting", "Running", "Restarting", "Idle", "Suspending", "Succeeded", "Failed")
 
 # Of each field what `FULL` holds and another value. Both differ from the default.
 VALUES: dict[str, tuple[Any, Any]] = {
@@ -30,7 +30,6 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "imagePullSecrets": ([{"name": "a"}], [{"name": "a"}, {"name": "b"}]),
     "launcher": ("none", "torchrun"),
     "command": (["python3", "train.py"], ["python3", "other.py"]),
-    "args": (["train.py"], ["train.py", "--epochs=3"]),
     "nnodes": (2, 3),
     "nprocPerNode": (2, "auto"),
     "backend": ("gloo", "nccl"),
@@ -38,15 +37,10 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "spares": (1, 2),
     "sparePriorityClassName": ("a", "b"),
     "elastic": ({"minNodes": 1}, {"minNodes": 2}),
-    "env": ([{"name": "SEED", "value": "1"}], [{"name": "SEED", "value": "2"}]),
     "envFrom": ([{"configMapRef": {"name": "a"}}], [{"secretRef": {"name": "a"}}]),
     "resources": ({"limits": {"cpu": 1}}, {"limits": {"cpu": 2}}),
     "volumes": ([{"name": "a", "emptyDir": {}}], [{"name": "a", "configMap": {"name": "b"}}]),
     "volumeMounts": ([{"name": "a", "mountPath": "/a"}], [{"name": "a", "mountPath": "/b"}]),
-    "code": (
-        {"configMaps": ["a"], "sha256": "0" * 64, "mountPath": "/src"},
-        {"configMaps": ["a"], "sha256": "1" * 64, "mountPath": "/src"},
-    ),
     "networkPolicy": ({"enabled": False}, {"enabled": True, "egress": []}),
     "shm": ({"enabled": True, "sizeLimit": "1Gi"}, {"enabled": True, "sizeLimit": "2Gi"}),
     "warmStart": ({"enabled": True, "modules": ["a"]}, {"enabled": True, "modules": ["b"]}),
@@ -64,11 +58,18 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "successPolicy": ("Rank0", "All"),
     "startupDeadlineSeconds": (60, 600),
     "hangTimeoutSeconds": (300, 600),
+    "keepSeconds": (60, 600),
     "nodeTimeoutSeconds": (20, 30),
     "managedBy": ("ddpjob.dev/operator", "example.com/other"),
     "terminationGracePeriodSeconds": (30, 90),
 }
 ALWAYS: dict[str, tuple[Any, Any]] = {
+    "args": (["train.py"], ["train.py", "--epochs=3"]),
+    "env": ([{"name": "SEED", "value": "1"}], [{"name": "SEED", "value": "2"}]),
+    "code": (
+        {"configMaps": ["a"], "sha256": "0" * 64, "mountPath": "/src"},
+        {"configMaps": ["a"], "sha256": "1" * 64, "mountPath": "/src"},
+    ),
     "suspend": (True, False),
     "failurePolicy": (
         {"maxRestarts": 5, "restartStrategy": "InPlace"},
@@ -85,7 +86,7 @@ REQUIRED = ("image",)
 FULL: Body = {name: before for name, (before, _) in VALUES.items()}
 BARE: Body = {"image": "trainer:1", "args": ["train.py"]}
 WITHOUT_ARGS: Body = {"image": "trainer:1", "command": ["python3", "train.py"]}
-SCRIPT: Body = {**FULL, "launcher": "torchrun"}  # needs no command
+SCRIPT: Body = {**FULL, "launcher": "torchrun", "args": ["train.py"]}  # needs no command
 STARTS = {"full": FULL, "bare": BARE, "without-args": WITHOUT_ARGS, "script": SCRIPT}
 
 
@@ -170,6 +171,7 @@ async def test_some_fields_change_at_any_time(client: Client, jobs: str, state: 
     paths = {
         "changed": await create(client, jobs, state, "changed", changed),
         "bare": await create(client, jobs, state, "always-bare", BARE),
+        "without-args": await create(client, jobs, state, "always-argless", WITHOUT_ARGS),
     }
     for operation, start, field, value in changes(ALWAYS, "changed"):
         said = await verdict(client, paths[start], {field: value})

@@ -19,18 +19,11 @@ from typing import Self
 from ddpjob import names
 from ddpjob.json_depth import Body
 from ddpjob.local.network import Loopback
+from ddpjob.pods.program import print_of as print_of_program
 from ddpjob_agent.config import NO_RENDEZVOUS, SILENT
-from ddpjob_agent.nodes.group import (
-    CLEAN,
-    FAILED,
-    RUNNING,
-    Group,
-    Node,
-    failure_of,
-    print_of,
-    read_pods,
-)
+from ddpjob_agent.nodes.group import CLEAN, FAILED, RUNNING, Group, Node, failure_of, print_of
 from ddpjob_agent.nodes.lease import Beat, Head, Lease, Member
+from ddpjob_agent.nodes.reading import read_pods
 from ddpjob_agent.rounds import HEAD_SECONDS, REPLACED_SECONDS, WAIT_SECONDS
 from ddpjob_agent.server import seconds, whole
 from tests.chaos.network import Network, Trouble, node_of
@@ -79,6 +72,10 @@ class _Pod:
     timer: asyncio.TimerHandle | None = None
     is_stopped: bool = False
     is_unheard: bool = False
+    program: str = ""
+    """The print of what its ranks run; "" of what the attempt's first pods were made with."""
+    args: tuple[str, ...] = ()
+    """What that is: the arguments."""
     reached_at: float = -math.inf
     """When the operator could reach its agent."""
     answered_at: float = math.inf
@@ -131,13 +128,18 @@ class PlayedGroup:
         """Those that have no rank."""
         self.members: dict[int, Member] = {}
         self._timeout = float(env.get("DDPJOB_NODE_TIMEOUT") or 0)
+        self._keeps = bool(env.get("DDPJOB_KEEP_SECONDS"))
         self._head = names.pod_name(_labels(pod)[names.JOB_LABEL], self.attempt, 0)
+        self.programs: dict[str, tuple[str, ...]] = {}
+        """What rank 0's agent has got for ranks to run, by its print."""
         self.news = asyncio.Event()
         self._make_group(int(env["DDPJOB_NNODES"]))
 
     def _make_group(self, nnodes: int) -> None:
         """Rank 0's agent begins, and nobody is in touch with it."""
         self.group = Group(nnodes, self.hurry)
+        self.group.has = lambda program: program in self.programs
+        self.programs = {}
         self._serial = self.group.serial
         if self._network is not None:
             self.group.head = Head(self._timeout, self._network.clock.monotonic)
@@ -152,8 +154,12 @@ class PlayedGroup:
     def see(self, body: Body) -> None:
         """Take in a pod that runs."""
         _, rank, since = placed(body, {})
-        env = {v["name"]: v.get("value") for v in body["spec"]["containers"][0]["env"]}
+        (trainer,) = body["spec"]["containers"]
+        env = {v["name"]: v.get("value") for v in trainer["env"]}
         pod = _Pod(body, rank, since, follows=str(env["MASTER_ADDR"]).partition(".")[0])
+        pod.program, pod.args = str(env.get("DDPJOB_PROGRAM") or ""), tuple(trainer["args"])
+        if pod.program == names.FIRST_PROGRAM:
+            pod.program = ""
         if rank < 0:
             self.spares.append(pod)
             return self._promote()
@@ -293,9 +299,16 @@ class PlayedGroup:
         self.go_on()
         return True
 
+    def bring(self, line: bytes) -> None:
+        """Take what ranks may be ordered to run."""
+        self.programs[print_of_program(line)] = tuple(json.loads(line)["args"])
+        self.hurry()
+
     def deed(self, what: What, rank: int, number: int) -> None:
         """Say what has been done."""
-        self._note(self._deed(what, rank, number, self.pods[rank].since))
+        pod = self.pods[rank]
+        deed = self._deed(what, rank, number, pod.since)
+        self._note(replace(deed, args=pod.args) if what == "begins" else deed)
 
     def _deed(self, what: What, rank: int, number: int, since: int) -> Deed:
         at = asyncio.get_running_loop().time()
@@ -308,6 +321,7 @@ class PlayedGroup:
         pods: Mapping[int, str],
         since: int,
         size: int,
+        program: str,
         *,
         is_held: bool,
     ) -> bool:
@@ -317,7 +331,7 @@ class PlayedGroup:
                 if pod.state == FAILED:
                     self._over(rank, pod)
             return False
-        self.group.want(number, ends, pods, since, size, is_held=is_held)
+        self.group.want(number, ends, pods, since, size, program, is_held=is_held)
         self._resize()
         self._promote()
         for pod in self.pods.values():  # they ask again, with what they are
@@ -331,6 +345,8 @@ class PlayedGroup:
             async with asyncio.timeout(hold):
                 until = self._now() + hold
                 while self.group.serial == after and self._now() < until:
+                    if self.group.lacks_program():
+                        break
                     await self.news.wait()
         return self.page()
 
@@ -461,33 +477,47 @@ class PlayedGroup:
         elif pod.state in (RUNNING, FAILED) and order.round > pod.round:
             if (self.attempt, order.round) == (0, 1) and rank in self._play.stuck:
                 return False
-            self._tell(rank, pod, CLEAN, order.round, "clean")
-        elif pod.state == CLEAN and order.round > pod.round:  # another one has been lost
-            self._tell(rank, pod, CLEAN, order.round, "clean")
-        elif pod.state == FAILED and order.ends:
+            return self._clean(rank, pod)
+        elif pod.state == CLEAN and (order.round > pod.round or self._is_another(pod)):
+            return self._clean(rank, pod)  # another one has been lost, say
+        elif order.ends and (pod.state == FAILED or pod.state == CLEAN and self._keeps):
             self._over(rank, pod)
         else:
             return False
         return True
 
+    def _clean(self, rank: int, pod: _Pod) -> bool:
+        """Have a node be clean for the round that is wanted; whether it has what that runs."""
+        order = self.group.order
+        if self._is_another(pod):
+            if order.program not in self.programs:
+                return False
+            pod.program, pod.args = order.program, self.programs[order.program]
+        self._tell(rank, pod, CLEAN, order.round, "clean")
+        return True
+
+    def _is_another(self, pod: _Pod) -> bool:
+        """Whether the pod's ranks are to run something else than they have."""
+        return self.group.order.program not in ("", pod.program)
+
     def _fall(self, rank: int, pod: _Pod, code: int) -> None:
         """The node's ranks end with this code."""
         pod.code = code
-        if code == 0:
+        if code == 0 and not self._keeps:
             self._over(rank, pod)
         else:
-            self._tell(rank, pod, FAILED, pod.round, "fails")
+            self._tell(rank, pod, FAILED, pod.round, "fails" if code else "rests")
 
     def _tell(self, rank: int, pod: _Pod, state: str, number: int, what: What) -> None:
         """The node has come to another state, and tells rank 0's agent."""
-        if state == CLEAN:
+        if state == CLEAN and not self._keeps:
             pod.code = NO_RENDEZVOUS  # if the round never begins
         pod.state, pod.round = state, number
         self.deed(what, rank, number)
         self._say(pod)
         if pod.timer is not None:
             pod.timer.cancel()
-        if state != RUNNING:
+        if state != RUNNING and not self._keeps:
             waits = state == CLEAN and (self.group.order.waits or pod.since == number)
             seconds = REPLACED_SECONDS if waits else WAIT_SECONDS
             loop = asyncio.get_running_loop()
@@ -498,7 +528,8 @@ class PlayedGroup:
         if pod.follows == self._head and pod.state not in ("", "over"):
             is_failed = pod.state == FAILED
             failure = failure_of(pod.code, pod.message.encode()) if is_failed else None
-            self.group.tell(pod.rank, Node(pod.round, pod.state, failure), pod.print)
+            node = Node(pod.round, pod.state, failure, pod.program)
+            self.group.tell(pod.rank, node, pod.print)
 
     def _tire(self, rank: int, pod: _Pod, more: float) -> None:
         """The node has waited in vain; for another rank 0 it does so for some `more` seconds."""
@@ -598,7 +629,7 @@ class Doors:
             task.add_done_callback(lambda _: guest.close())  # it may never have begun
 
     async def _serve(self, uid: str, guest: socket.socket) -> None:
-        """One request, of which nothing matters but its query and its token."""
+        """One request, of which nothing matters but its query, its token and what is posted."""
         loop, head = asyncio.get_running_loop(), b""
         with guest, suppress(OSError):  # nobody waits for it any more
             while b"\r\n\r\n" not in head:
@@ -606,9 +637,14 @@ class Doors:
                 if not part:
                     return
                 head += part
-            text, answers = head.decode(), self._answers.get(uid)
+            head, _, content = head.partition(b"\r\n\r\n")
+            text, answers = head.decode() + "\r\n", self._answers.get(uid)
+            for size in map(int, re.findall("(?i)\r\ncontent-length: ([0-9]+)\r\n", text)):
+                while len(content) < size and (part := await loop.sock_recv(guest, 4096)):
+                    content += part
             path, _, query = text.split(" ")[1].partition("?")
             words = dict(pair.partition("=")[::2] for pair in query.split("&"))
+            words |= {"content": content.decode()} if content else {}
             (token,) = re.findall("(?i)\r\nauthorization: bearer (.*)\r\n", text) or [""]
             if answers is None:
                 return
@@ -696,6 +732,9 @@ class Agents:
             group.lead(node, pods, since, size)
         if node.rank != 0:
             return None
+        if path == "/program" and token == _token(pod):
+            group.bring(words["content"].partition("\n")[0].encode())
+            return {}
         page = await self._answer_group(pod, group, words, token)
         return page if await group.is_heard(node) else None
 
@@ -711,7 +750,7 @@ class Agents:
         group.group.hear(seconds(words.get("heard", "")))
         pods = read_pods(words.get("pods", ""))
         since, size, held = (whole(words.get(n, "")) or 0 for n in ("since", "size", "held"))
-        told = number, bool(ends), pods, since, size
+        told = number, bool(ends), pods, since, size, words.get("program", "")
         page, order = group.page(), group.group.order
         if ends and (order.round, order.ends) == (number, False):
             group.deed("dismissed", 0, number)

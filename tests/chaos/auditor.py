@@ -18,6 +18,7 @@ from tests.chaos.rounds import (
     Deed,
     Rounds,
     given_twice,
+    is_updated,
     placed,
     since_of,
     size_of,
@@ -31,9 +32,10 @@ NEXT_STATES = {
     "": {"Pending", "Queued", "Starting", "Suspended"},
     "Pending": {"Queued", "Starting", "Suspended"},
     "Queued": {"Starting", "Suspended"},
-    "Starting": {"Running", "Restarting", "Suspended", *FINISHED},
-    "Running": {"Restarting", "Suspended", *FINISHED},
-    "Restarting": {"Running", "Restarting", "Suspended", *FINISHED},
+    "Starting": {"Running", "Restarting", "Idle", "Suspended", *FINISHED},
+    "Running": {"Restarting", "Idle", "Suspended", *FINISHED},
+    "Restarting": {"Running", "Restarting", "Idle", "Suspended", *FINISHED},
+    "Idle": {"Restarting", "Suspended", *FINISHED},
     "Suspended": {"Queued", "Starting", *FINISHED},
     "Succeeded": set(),
     "Failed": set(),
@@ -131,6 +133,9 @@ class Auditor:
             job = self._live.get(uid)
             if job is None:
                 continue
+            _, args = self._rounds.runs.get(uid, ((0, 0), ()))
+            if args and list(args) != job["spec"]["args"]:
+                self._breach("R8", f"{args} has run last, and {job['spec']['args']} was asked for")
             status = job.get("status") or {}
             size = size_of(status, job["spec"]["nnodes"])
             whole = len(results) == size and set(results.values()) == {"Succeeded"}
@@ -316,11 +321,13 @@ class Auditor:
             c["type"] == "Suspended" and c["reason"] == "Suspending"
             for c in new.get("conditions") or []
         )
-        if steps > 1 or restarts > steps or (restarts < steps and not suspending):
+        needs_none = suspending or now == "Idle"
+        if steps > 1 or restarts > steps or (restarts < steps and not needs_none):
             words = f"{attempts} attempts, {rounds} rounds and {restarts} restarts in one write"
             self._breach("I8", f"{entry}: {words}")
         attempt = old.get("attempt", 0)
-        if attempts > 0 and restarts > 0 and not self._has_cause(entry.before, attempt):
+        has_cause = is_updated(old, new) or self._has_cause(entry.before, attempt)
+        if attempts > 0 and restarts > 0 and not has_cause:
             self._breach("I8", f"{entry}: a restart though no pod has failed or gone")
         job = entry.after
         uid = job["metadata"]["uid"]

@@ -12,6 +12,7 @@ CLOCKS = (
         "startingSeconds",
         "productiveSeconds",
         "lostSeconds",
+        "idleSeconds",
     ),
     *("roots", "uids"),  # of the operator's own secret, and of uids
 )

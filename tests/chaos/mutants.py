@@ -260,16 +260,16 @@ MUTANTS = (
     ),
     Mutant(
         "an old round's failure counted",
-        "plan/in_place.py",
+        "plan/views.py",
         "    if seen is None or (seen.attempt, seen.round) != (status.attempt, status.round):\n"
         "        return {}\n",
         "    if seen is None or seen.attempt != status.attempt:\n"
         "        return {}\n"
         "    return {  # by the message alone\n"
-        "        pod.rank: replace(pod, result='failed', exit_code=report.exit_code, message=report.message)\n"
-        "        for report in seen.failures\n"
+        "        pod.rank: replace(pod, result='failed', exit_code=each.exit_code, message=each.message)\n"
+        "        for each in seen.exits\n"
         "        for pod in inputs.current\n"
-        "        if pod.rank == report.rank and pod.running and not pod.deleting\n"
+        "        if pod.rank == each.rank and pod.running and not pod.deleting\n"
         "    }\n",
         tests=(
             UNIT
@@ -390,6 +390,29 @@ MUTANTS = (
             + "test_silent.py::test_its_pods_are_deleted_by_force_and_those_of_others_in_order",
             life("loses-a-node"),
         ),
+    ),
+    Mutant(
+        "an order before all have the code",
+        "../ddpjob_agent/nodes/group.py",
+        "is_other = node.state == CLEAN and node.program != self.order.program",
+        "is_other = False",
+        tests=(
+            UNIT + "agent/test_program.py::test_a_round_begins_once_all_nodes_have_what_it_runs",
+        ),
+    ),
+    Mutant(
+        "other code in a round that has begun",
+        "../ddpjob_agent/nodes/group.py",
+        "program = old.program if number <= old.begun else program",
+        "program = program or old.program",
+        tests=(UNIT + "agent/test_program.py::test_a_round_that_has_begun_runs_nothing_else",),
+    ),
+    Mutant(
+        "code whose sum nobody looks at",
+        "controller/programs.py",
+        "if found != sha256:",
+        "if not found:",
+        tests=(UNIT + "test_programs.py::test_code_that_is_not_there_or_another_stops_no_rank",),
     ),
 )
 

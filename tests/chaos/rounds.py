@@ -19,6 +19,7 @@ What = Literal[
     "dismissed",
     "begins",
     "fails",
+    "rests",
     "clean",
     "ends",
     "stops",
@@ -36,9 +37,9 @@ class Deed:
 
     `ordered`: the round that the operator asks for. `dismissed`: nodes whose ranks have failed are
     to end their pods, by the operator's order in this round. `begins`: all ranks of the node are
-    started. `fails`: one has failed, none is left, and the node waits to be asked on. `clean`: none
-    is left, and the node waits for the others to begin this round. `ends`: none is left, nor is the
-    pod.
+    started. `fails`: one has failed, none is left, and the node waits to be asked on. `rests`: the
+    same of a kept pod whose ranks have ended well. `clean`: none is left, and the node waits for
+    the others to begin this round. `ends`: none is left, nor is the pod.
     `stops`: nothing of the node does anything, until it `goes-on`. `unheard`: the node may count as
     silent, until it is `heard`.
     """
@@ -50,6 +51,7 @@ class Deed:
     rank: int = 0
     at: float = 0.0  # s, as of entries
     since: int = 0  # the first round of a pod that is there in the place of another one
+    args: tuple[str, ...] = ()  # of what begins: what the ranks run
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,8 @@ class Rounds:
         self._nodes: defaultdict[Group, dict[tuple[int, int], Node]] = defaultdict(dict)
         """By (rank, since)."""
         self._begun: defaultdict[tuple[Group, int], set[int]] = defaultdict(set)
+        self.runs: dict[str, tuple[tuple[int, int], tuple[str, ...]]] = {}
+        """By uid of the job, its last round that has begun, and what ranks run in it."""
         self._failed: dict[Group, float] = {}  # the last round in which ranks have failed
         self._caused: dict[Group, float] = {}  # the same, or pods; inf: it is not said of which
         self._charged: set[tuple[Group, int]] = set()
@@ -79,7 +83,8 @@ class Rounds:
         if deed.what in ("ordered", "begins") and place_of(status) < here:
             self._breach("R1", f"{deed.what} {here}, but status has {place_of(status)}")
         nodes = self._nodes[group]
-        if deed.what == "dismissed" and self._failed.get(group, -1) < deed.round:
+        has_cause = self._failed.get(group, -1) >= deed.round or status.get("state") == "Idle"
+        if deed.what == "dismissed" and not has_cause:
             self._breach("R5", f"dismissed, but no rank has failed in {here}")
         if deed.what in ("ordered", "dismissed"):
             return
@@ -95,6 +100,10 @@ class Rounds:
             if alive:
                 self._breach("R3", f"rank {deed.rank} begins {here}, but {alive} are in another")
             self._begun[group, deed.round].add(deed.rank)
+            last, args = self.runs.get(deed.uid, (here, deed.args))
+            if last == here and args != deed.args:
+                self._breach("R8", f"rank {deed.rank} begins {here} with {deed.args}, not {args}")
+            self.runs[deed.uid] = max((last, args), (here, deed.args))
         if deed.what == "fails":
             self._failed[group] = max(deed.round, self._failed.get(group, -1))
             self.fails(group, deed.round)
@@ -118,8 +127,9 @@ class Rounds:
         has_failed = self._failed.get(group, -1) >= was[1]
         if replaces(new) == now[1] > 0:
             has_failed |= silent or self._caused.get(group, -1) >= was[1]
-        resized = size != size_of(old, nnodes)
-        if now[0] == was[0] and now[1] > was[1] and not (has_failed or resized):
+        rests = new.get("state") == "Idle"
+        asked = size != size_of(old, nnodes) or is_updated(old, new) or rests
+        if now[0] == was[0] and now[1] > was[1] and not (has_failed or asked):
             self._breach("R5", f"{now} begins, but no rank has failed in {was}")
         runs = new.get("state") == "Running" and (old.get("state") != "Running" or now != was)
         if runs and now[1] > 0 and len(self._begun[(uid, now[0]), now[1]]) < size:
@@ -135,8 +145,9 @@ class Rounds:
         """R6: a node waits for longer than it may."""
         for (uid, attempt), key in list(self._waiting(now)):
             rank, job = key[0], jobs.get(uid)
-            if job is not None and replaces(job.get("status") or {}):
-                continue  # a node has to be found first
+            status = (job or {}).get("status") or {}
+            if replaces(status) or status.get("state") == "Idle":
+                continue  # a node has to be found first, or an edit is waited for
             node = self._nodes[uid, attempt].pop(key)
             if job is not None and not job["metadata"].get("deletionTimestamp"):
                 words = f"rank {rank} of attempt {attempt} has been waiting since {node.what}"
@@ -151,6 +162,12 @@ class Rounds:
                 waits = node.what in ("fails", "clean")
                 if waits and now - node.since > seconds + SLACK_SECONDS:
                     yield group, key
+
+
+def is_updated(old: Body, new: Body) -> bool:
+    """Whether the ranks are to run something else."""
+    was, now = (status.get("program") or {} for status in (old, new))
+    return bool(was) and was["hash"] != now.get("hash")
 
 
 def _table(status: Body) -> list[Body]:

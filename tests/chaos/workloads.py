@@ -206,6 +206,43 @@ async def lose_a_pod_between_rounds(cluster: Cluster) -> None:
     await cluster.delete(PODS, NAMESPACE, f"{NAME}-0-1", uid=pod["metadata"]["uid"])
 
 
+async def update(cluster: Cluster, lost: str = "", times: int = 1) -> None:
+    """Other arguments, once the job runs, and as often again as a round is seen.
+
+    The pod with the name `lost` is deleted in the same moment.
+    """
+    await in_state(cluster, "Running")
+    if lost:
+        pod = await cluster.get(PODS, NAMESPACE, lost)
+        await cluster.delete(PODS, NAMESPACE, lost, uid=pod["metadata"]["uid"])
+    for number in range(1, times + 1):
+        await edit(cluster, args=[f"edit-{number}.py"])
+
+        async def has_come(number: int = number) -> bool:
+            status = (await read(cluster) or {}).get("status") or {}
+            return bool(status["attempt"] or status["round"] >= number)
+
+        await until(has_come, *cluster.patience)
+
+
+async def update_when_idle(cluster: Cluster) -> None:
+    """Other arguments, once the ranks have ended; and until they have ended again."""
+    await in_state(cluster, "Idle")
+    await edit(cluster, args=["edit.py"])
+
+    async def has_run() -> bool:
+        status = (await read(cluster) or {}).get("status") or {}
+        return status["state"] == "Idle" and bool(status["attempt"] or status["round"] > 1)
+
+    await until(has_run, *cluster.patience)
+
+
+async def late_when_idle(cluster: Cluster, forward: Forward) -> None:
+    """The pods have been kept for their time."""
+    await in_state(cluster, "Idle")
+    forward(2)
+
+
 async def late_when_running(cluster: Cluster, forward: Forward) -> None:
     """All ranks run for a second."""
     await in_state(cluster, "Running")
@@ -429,6 +466,59 @@ WORKLOADS = (
         anew=True,  # as above
         loose=("pod", "spares"),
         play=Play(lambda attempt, number, _: 0 if attempt or number > 1 else None),
+    ),
+    Workload(
+        "is-updated",
+        runs,
+        "Succeeded",
+        _in_place(),
+        acts=update,
+        play=Play(lambda attempt, number, _: 0 if attempt or number else None),
+    ),
+    Workload(
+        "is-updated-twice",
+        runs,
+        "Succeeded",
+        _in_place(),
+        acts=partial(update, times=2),
+        play=Play(lambda attempt, number, _: 0 if attempt or number > 1 else None),
+    ),
+    Workload(
+        "is-updated-as-a-pod-goes",
+        runs,
+        "Succeeded",
+        _in_place(backoffSeconds=NO_PAUSE) | {"nnodes": 3},
+        acts=partial(update, lost=f"{NAME}-0-1"),
+        anew=True,  # as above
+        loose=(
+            *("reason", "message", "node", "round", "history", "program", "restarts"),
+            "observedGeneration",  # it may have ended before the edit
+        ),
+        play=Play(lambda attempt, number, _: 0 if attempt or number else None),
+    ),
+    Workload(
+        "is-kept-and-updated",
+        runs,
+        "Idle",
+        _in_place() | {"keepSeconds": 3600},
+        acts=update_when_idle,
+        play=Play(lambda attempt, number, rank: 0),
+    ),
+    Workload(
+        "is-kept-and-fails",
+        runs,
+        "Idle",
+        _in_place(maxRestarts=0) | {"keepSeconds": 3600},
+        acts=update_when_idle,
+        play=Play(fails_alone),
+    ),
+    Workload(
+        "is-kept-for-its-time",
+        runs,
+        "Succeeded",
+        _in_place() | {"keepSeconds": 1},
+        timed=late_when_idle,
+        play=Play(lambda attempt, number, rank: 0),
     ),
     Workload(
         "is-not-asked-on",

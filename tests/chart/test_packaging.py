@@ -53,7 +53,6 @@ def test_the_operators_list_has_no_cli_and_no_kubernetes_client() -> None:
         "pydantic",
         "jinja2",
         "orjson",
-        "uvloop",
         "prometheus-client",
     } <= shipped
 

@@ -1,7 +1,7 @@
 """The Go programs that the tests start, built once from the modules beside this file into a cache.
 
 `python -m tests.cluster.binaries` builds all of them ahead of a test run; arguments pick some
-(kubernetes, etcd, helm), what only the tests of gangs and queues need (QUEUES), or a benchmark
+(kubernetes, etcd, helm), what only `make test-all` needs (SELDOM), or a benchmark
 (training-operator).
 """
 
@@ -106,13 +106,17 @@ QUEUES = {
     )
 }
 
+# For `make test-all`.
+PROMETHEUS = Module("prometheus", "github.com/prometheus/prometheus/cmd/promtool", ("promtool",))
+SELDOM = {**QUEUES, PROMETHEUS.folder: PROMETHEUS}
+
 # A peer, for `make bench-recovery`.
 TRAINING_OPERATOR = Module(
     "training-operator",
     "github.com/kubeflow/training-operator/cmd/training-operator.v1",
     ("training-operator",),
 )
-_ALL = {**MODULES, **QUEUES, TRAINING_OPERATOR.folder: TRAINING_OPERATOR}
+_ALL = {**MODULES, **SELDOM, TRAINING_OPERATOR.folder: TRAINING_OPERATOR}
 
 
 def control_plane() -> dict[str, Path]:

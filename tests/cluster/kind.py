@@ -182,18 +182,21 @@ class KindCluster:
 
     def _pull(self, image: str) -> None:
         """Have all workers pull at once, the newest image of this name, before any test waits."""
-        container = {"name": "pull", "image": image, "command": ["true"]}
-        container["imagePullPolicy"] = "Always"
+        self.on_workers(image, "true", imagePullPolicy="Always")
+
+    def on_workers(self, image: str, *command: str, **more: str) -> None:
+        """Run a command in this image on all workers at once; `more` is of its container."""
+        container = {"name": "once", "image": image, "command": command, **more}
         pods = [
             {
                 "apiVersion": "v1",
                 "kind": "Pod",
-                "metadata": {"name": f"pull-{node}"},
+                "metadata": {"name": f"once-{node}"},
                 "spec": {"nodeName": node, "restartPolicy": "Never", "containers": [container]},
             }
             for node in self.workers()
         ]
-        names = [f"pod/pull-{node}" for node in self.workers()]
+        names = [f"pod/once-{node}" for node in self.workers()]
         self.apply(*pods)
         done = ("--for=jsonpath={.status.phase}=Succeeded", f"--timeout={PULL_SECONDS}s")
         self.kubectl("wait", *done, *names, timeout_seconds=PULL_SECONDS + 30)

@@ -17,7 +17,7 @@ async def listening(*hosts: str, **handlers: Handler) -> AsyncIterator[int]:
     """The port on which these hosts, else 127.0.0.1, answer; `progress` is the path /progress."""
     app = web.Application()
     for name, handler in handlers.items():
-        app.router.add_get(f"/{name}", handler)
+        app.router.add_route("*", f"/{name}", handler)
     async with serving(app, *hosts) as port:
         yield port
 

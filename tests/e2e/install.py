@@ -85,6 +85,18 @@ def holder(cluster: KindCluster, *, other_than: str = "") -> str:
     return wait_until(look, 60, f"holder of the Lease but {other_than or 'nobody'}")
 
 
+def part_replicas(cluster: KindCluster) -> None:
+    """Have the two replicas on two nodes again: the loss of one leaves both on the other."""
+    leader = holder(cluster)
+    nodes = {pod["spec"].get("nodeName") for pod in operator_pods(cluster)}
+    if len(nodes) == 1:
+        for pod in operator_pods(cluster):
+            if pod["metadata"]["name"] != leader:
+                cluster.kubectl("delete", "pod", pod["metadata"]["name"], "-n", SYSTEM)
+    where = ("-n", SYSTEM, f"deployment/{OPERATOR}")
+    cluster.kubectl("rollout", "status", *where, "--timeout=120s", timeout_seconds=150)
+
+
 def leader_node(cluster: KindCluster) -> str:
     """Name of the node of the operator's pod that holds the Lease."""
     leader = holder(cluster)

@@ -318,8 +318,9 @@ def recover(
     with ExitStack() as undo:
         seen = undo.enter_context(job.cluster.kubectl_lines(*watch))
         wait_until(lambda: seen, 30, "watch")
+        pod = pods_of(job)[fault.rank]
         began = time.time()
-        began = fault.happens(job, pods_of(job)[fault.rank], undo) or began
+        began = fault.happens(job, pod, undo) or began
         if without_operator:
             kill_operator(job.cluster)
         times = []

@@ -40,13 +40,15 @@ def cut_off(cluster: KindCluster, node: str, *cuts: _Cut) -> Iterator[None]:
             _iptables(cluster, node, "-D", cut)
 
 
-def cutting(*cuts: _Cut) -> Callable[[Job, str, Undo], None]:
+def cutting(*cuts: _Cut) -> Callable[[Job, str, Undo], float]:
     """Cut the node of a pod off."""
 
-    def happens(job: Job, pod: str, undo: Undo) -> None:
+    def happens(job: Job, pod: str, undo: Undo) -> float:
         node = node_of(job, pod)
         ready_again(job, node, undo)
+        began = time.time()
         undo.enter_context(cut_off(job.cluster, node, *cuts))
+        return began
 
     return happens
 
@@ -78,7 +80,7 @@ def settled() -> None:
     time.sleep(TIMEOUT / 3)
 
 
-def _silent(name: str, happens: Callable[[Job, str, Undo], None], **fields: Any) -> Fault:
+def _silent(name: str, happens: Callable[[Job, str, Undo], float | None], **fields: Any) -> Fault:
     return Fault(name, happens, "NodeSilent", charged=False, replaced=True, **fields)
 
 

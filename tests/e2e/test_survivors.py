@@ -6,13 +6,27 @@ from dataclasses import replace
 
 import pytest
 
+from tests.agentpod import without_rank
 from tests.cluster.kind import KindCluster
 from tests.e2e import silence
-from tests.e2e.install import SYSTEM, Job, gone, install, rank_processes, uninstall, wait_until
+from tests.e2e.install import (
+    SYSTEM,
+    Job,
+    evict,
+    gone,
+    install,
+    rank_processes,
+    uninstall,
+    wait_until,
+)
 from tests.e2e.recovery import (
     APART,
+    CPU_MILLIS,
     FAULTS,
+    MOUNT,
     SCRIPT,
+    TEMPLATE,
+    VOLUME,
     Fault,
     kill_operator,
     node_of,
@@ -22,6 +36,7 @@ from tests.e2e.recovery import (
     spare_of,
     steady_job,
 )
+from tests.trainer.saving import TRAINER, steps
 
 LOST = [fault for fault in FAULTS if fault.reason in ("PodDeleted", "Evicted")]
 CUT_OFF, CUT_OFF_0, STOPS = silence.FAULTS[:3]
@@ -191,4 +206,88 @@ def test_two_pods_of_three_are_deleted_at_once(
         job.until(lambda status: status["nodes"]["desired"] == 3, 180, "larger group")
         status = job.in_state("Running")
         assert (status["attempt"], status["budget"]["charged"]) == (0, 0)
+    gone(kind_cluster, "-n", namespace)
+
+
+def test_a_loss_is_borne_where_no_pod_may_be_made(
+    kind_cluster: KindCluster, namespace: str, foreign_image: str
+) -> None:
+    """The group gets larger once one may be."""
+    elastic = ELASTIC | {"replaceSeconds": 15}
+    few = {"apiVersion": "v1", "kind": "ResourceQuota", "spec": {"hard": {"pods": "1"}}}
+    few["metadata"] = {"name": "few", "namespace": namespace}
+
+    def happens(job: Job, pod: str, undo: ExitStack) -> None:
+        LOST[0].happens(job, pod, undo)
+        job.until(lambda status: "quota" in str(status["conditions"]), 60, "refusal")
+
+    with steady_job(kind_cluster, namespace, foreign_image, elastic=elastic) as job:
+        stays = pods_of(job)[1]
+        kind_cluster.apply(few)
+        of_it = ("resourcequota", "few", "-n", namespace)
+        wait_until(lambda: kind_cluster.get(*of_it).get("status", {}).get("used"), 60, "quota")
+        recover(job, replace(LOST[0], happens=happens, rank=0))
+        assert (job.status["nodes"]["desired"], pods_of(job)[0]) == (1, stays)
+        kind_cluster.kubectl("delete", *of_it)
+        job.until(lambda status: status["nodes"]["desired"] == 2, 240, "larger group")
+        status = job.in_state("Running")
+        assert (status["attempt"], status["budget"]["charged"]) == (0, 0)
+    gone(kind_cluster, "-n", namespace)
+
+
+def test_the_pod_that_has_the_checkpoint_is_replaced_and_another_swapped(
+    kind_cluster: KindCluster, namespace: str, foreign_image: str
+) -> None:
+    volume = {"persistentVolumeClaim": {"claimName": "disk"}}
+    checkpoint = {"mountOn": "Rank0", "volume": volume}
+    with steady_job(kind_cluster, namespace, foreign_image, spares=1, checkpoint=checkpoint) as job:
+        spare, new = spare_of(job), f"{job.name}-0-0-r1"
+        stays = pods_of(job)[1]
+        recover(job, replace(LOST[0], rank=0))
+        assert pods_of(job) == [new, stays]
+        recover(job, LOST[0])
+        assert pods_of(job) == [new, spare]
+        have = [pod for pod, found in job.pods().items() if str(volume)[1:-1] in str(found["spec"])]
+        assert have == [new]
+        assert job.status["attempt"] == 0
+    gone(kind_cluster, "-n", namespace)
+
+
+def test_an_evicted_rank_loses_no_step_of_an_unchanged_script(
+    kind_cluster: KindCluster, namespace: str, trainer_images: list[str]
+) -> None:
+    """It saves within the pod's grace, since it uses transformers' Trainer."""
+    text = TRAINER.replace("BEFORE", "").replace("OPTIONS", "{}")
+    text = text.replace('"out"', '"/checkpoints/out"')
+    kind_cluster.shared_claim(namespace, "disk")
+    script = {"apiVersion": "v1", "kind": "ConfigMap", "data": {"train.py": text}}
+    script["metadata"] = {"name": "script", "namespace": namespace}
+    kind_cluster.apply(script)
+    job = Job.from_spec(
+        kind_cluster,
+        namespace,
+        "notice",
+        image=trainer_images[-1],
+        nnodes=2,
+        args=["/script/train.py"],
+        resources={"requests": {"cpu": f"{CPU_MILLIS}m"}},
+        checkpoint={"volume": {"persistentVolumeClaim": {"claimName": "disk"}}},
+        volumes=[VOLUME],
+        volumeMounts=[MOUNT],
+        template=TEMPLATE,
+    )
+    kept = f"{job.name}-0-0"
+
+    def said(number: int) -> list[tuple[int, float]]:
+        log = "\n".join(map(without_rank, job.logs_if_any(kept).splitlines()))
+        return steps(log, number)
+
+    wait_until(lambda: len(said(0)) > 50, 300, "steps")
+    evict(kind_cluster, namespace, f"{job.name}-0-1")
+    wait_until(lambda: said(1), 120, "step after the eviction")
+    (last, place), (first, again) = said(0)[-1], said(1)[0]
+    assert first == last + 1 and again > place
+    status = job.status
+    assert (status["failure"]["reason"], status["budget"]["charged"]) == ("Evicted", 0)
+    job.delete()
     gone(kind_cluster, "-n", namespace)

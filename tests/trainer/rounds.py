@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from ddpjob.pods.program import print_of
+from ddpjob_agent.config import FIRST_PROGRAM
 from tests import agentpod
 from tests.agentpod import TOKEN, Pod, Pods
 from tests.cluster.processes import free_ports
@@ -51,10 +53,12 @@ class Operator:
     def __init__(self, head: Pod) -> None:
         self.head, self.round, self.serial = head, 0, 0
         self.heard = ""  # the last page's timestamp, where nodes are watched
+        self.program = ""  # the print of what ranks run, where it is not what they began with
 
     def ask(self, hold: int = 20, *, ends: bool = False) -> dict[str, Any]:
         """The answer to one request; it is of the round that was ordered."""
         query = f"round={self.round}&after={self.serial}&hold={hold}&ends={int(ends)}{self.heard}"
+        query += f"&program={self.program}" if self.program else ""
         page: dict[str, Any] = json.loads(self.head.get(f"/group?{query}", TOKEN))
         self.serial = page["serial"]
         self.heard = f"&heard={page['stamp']!r}" if "stamp" in page else ""
@@ -72,6 +76,11 @@ class Operator:
         page = self.until(lambda page: len(page["failures"]) >= failures)
         found: list[dict[str, Any]] = page["failures"]
         return found
+
+    def bring(self, content: bytes) -> None:
+        """Have the ranks run this from the next round on."""
+        self.head.get("/program", TOKEN, content)
+        self.program = print_of(content.partition(b"\n")[0])
 
     def go_on(self) -> int:
         """Order the next round; its number."""
@@ -103,7 +112,12 @@ def start(
             nproc=nproc,
             port=port,
             archive=archive,
-            changes={"DDPJOB_RESTART": "InPlace", **master, **changes},
+            changes={
+                "DDPJOB_RESTART": "InPlace",
+                "DDPJOB_PROGRAM": FIRST_PROGRAM,
+                **master,
+                **changes,
+            },
         )
     head = pods.started[0]
     head.until(lambda: head.progress())

@@ -1,18 +1,23 @@
 """A job's own code trains in pods: a script, a package of its own and a file with settings."""
 
 import hashlib
+import json
 from collections.abc import Callable
 from typing import Any
+from urllib.error import HTTPError
 
+import psutil
 import pytest
 
 pytest.importorskip("torch")
 
 from ddpjob.code.archive import pack
+from ddpjob.pods.program import print_of
+from ddpjob_agent.config import FIRST_PROGRAM
 from tests.agentpod import Pod, Pods, python_path
 from tests.cluster.processes import free_ports
 from tests.repositories import write
-from tests.trainer.rounds import TRAIN, Operator, accelerate, act, all_step, said
+from tests.trainer.rounds import TRAIN, Operator, accelerate, act, all_step, pid_of, said
 from tests.trainer.warm_pods import assert_cold, assert_warm
 
 COLD = {"DDPJOB_WARM_START": "0"}
@@ -35,6 +40,11 @@ FILES = {
     "config.yaml": "lr: 0.1\n",
 }
 SEEN = ["4", "lr:", "0.1", "True", "True", "False"]
+# What a rank sees of its arguments and of a variable.
+ARGS = """
+import os, sys
+print("args", os.environ["DDPJOB_ROUND"], sys.argv[1:], os.environ["SIZE"])
+"""
 
 
 def start(
@@ -63,6 +73,7 @@ def start(
         }
         master = {"MASTER_ADDR": pods.address(0), "PET_MASTER_ADDR": pods.address(0)}
         more = {"PATH": python_path(), "PYTHONUNBUFFERED": "1", "DDPJOB_RESTART": "InPlace"}
+        more["DDPJOB_PROGRAM"] = FIRST_PROGRAM
         pods.start(
             *command(port),
             rank=rank,
@@ -122,12 +133,109 @@ def test_code_trains_and_is_new_after_each_restart_in_place(
         assert len(told) == len(words) and all(map(str.__contains__, told, words)), told
 
 
-def assert_sees(pod: Pod, number: int, nproc: int) -> None:
+def assert_sees(pod: Pod, number: int, nproc: int, seen: list[str] = SEEN) -> None:
     """Each rank has found the code as it was packed. One of them may see what another left."""
     found = said(pod, "sees", number)
-    assert len(found) == nproc and SEEN in found, pod.log
+    assert len(found) == nproc and seen in found, pod.log
     if nproc == 1:
-        assert found == [SEEN]
+        assert found == [seen]
+
+
+def program(pods: Pods, args: list[str], env: dict[str, str], **files: str) -> bytes:
+    """What the operator sends for these arguments, variables and changed files."""
+    write(pods.root / "project", **files)
+    return sent(args, env, pack(pods.root / "project").data)
+
+
+def sent(args: list[str], env: dict[str, str], archive: bytes) -> bytes:
+    found = {"args": args, "env": env, "code": hashlib.sha256(archive).hexdigest(), "path": ""}
+    return json.dumps(found).encode() + b"\n" + archive
+
+
+@pytest.mark.parametrize(
+    ("command", "nnodes", "nproc"),
+    [
+        (torchrun, 2, 1),
+        pytest.param(torchrun, 2, 2, marks=pytest.mark.deep),
+        pytest.param(launch, 1, 2, marks=pytest.mark.deep),
+    ],
+)
+def test_other_code_arguments_and_variables_run_in_the_same_pods(
+    pods: Pods, command: Callable[[int], list[str]], nnodes: int, nproc: int
+) -> None:
+    start(pods, command, nnodes=nnodes, nproc=nproc, ACCELERATE_USE_CPU="true", SIZE="0")
+    head, world = pods.started[0], nnodes * nproc
+    head.until(head.progress)
+    operator = Operator(head)
+    all_step(pods, 0, world)
+    operator.until(lambda page: page["running"])
+    words = command(0)[2:]
+    operator.bring(program(pods, words, {"SIZE": "0"}, **{"models/net.py": "SIZE = 7\n"}))
+    operator.go_on()
+    all_step(pods, 1, world)
+    for pod in pods.started:
+        assert_sees(pod, 1, nproc, ["7", *SEEN[1:]])
+        assert_warm(pod, 2 * nproc)
+    files = {"scripts/train.py": ARGS + FILES["scripts/train.py"]}
+    operator.until(lambda page: page["running"])
+    operator.bring(program(pods, [*words, "--lr", "$(SIZE)"], {"SIZE": "3"}, **files))
+    operator.go_on()
+    all_step(pods, 2, world)
+    for pod in pods.started:
+        assert said(pod, "args", 2) == [["['--lr',", "'3']", "3"]] * nproc, pod.log
+        assert pod.log.count("is warm: True") == 3 * nproc, "the fork server is a new one"
+        assert f"it runs {' '.join(words)} --lr 3\n" in pod.log
+
+
+def test_a_node_without_what_it_is_to_run_keeps_the_round_from_beginning(pods: Pods) -> None:
+    start(pods, torchrun, nnodes=2)
+    head, other = pods.started
+    head.until(head.progress)
+    operator = Operator(head)
+    all_step(pods, 0, 2)
+    operator.until(lambda page: page["running"])
+    content = program(pods, torchrun(0)[2:], {}, **{"models/net.py": "SIZE = 7\n"})
+    operator.program = print_of(content.partition(b"\n")[0])  # the order comes first
+    ranks = [pid_of(pod, 0, rank) for rank, pod in enumerate(pods.started)]
+    operator.go_on()
+    head.until(lambda: not any(map(psutil.pid_exists, ranks)))
+    assert operator.ask(1)["lacks_program"]
+    assert not said(head, "begins", 1) and not said(other, "begins", 1)
+    operator.bring(content)
+    all_step(pods, 1, 2)
+    assert_sees(other, 1, 1, ["7", *SEEN[1:]])
+
+
+def test_kept_pods_that_cannot_unpack_their_code_wait_for_other_code(pods: Pods) -> None:
+    start(pods, torchrun, nnodes=2, DDPJOB_KEEP_SECONDS="600")
+    head, other = pods.started
+    head.until(head.progress)
+    operator = Operator(head)
+    all_step(pods, 0, 2)
+    operator.until(lambda page: page["running"])
+    for archive in (b"no tar", b"none either"):
+        operator.bring(sent(torchrun(0)[2:], {}, archive))
+        number = operator.go_on()
+        failures = operator.until_failed(2)
+        assert {each["message"]["reason"] for each in failures} == {"CodeInvalid"}
+        assert {each["message"]["round"] for each in failures} == {number}
+        operator.go_on()  # the job is Idle
+    operator.bring(program(pods, torchrun(0)[2:], {}, **{"models/net.py": "SIZE = 7\n"}))
+    number = operator.go_on()
+    all_step(pods, number, 2)
+    for pod in (head, other):
+        assert_sees(pod, number, 1, ["7", *SEEN[1:]])
+        assert pod.log.count("the archive of spec.code is refused") == 2
+
+
+def test_an_agent_that_anybody_may_reach_takes_nothing_to_run(pods: Pods) -> None:
+    start(pods, torchrun, DDPJOB_PROGRAM="")
+    (pod,) = pods.started
+    pod.until(pod.progress)
+    content = program(pods, torchrun(0)[2:], {}, **{"models/net.py": "SIZE = 7\n"})
+    with pytest.raises(HTTPError, match="404"):
+        Operator(pod).bring(content)
+    assert not [*pod.folder.rglob("program-*")]
 
 
 def test_code_that_changes_between_two_rounds_ends_the_pod(pods: Pods) -> None:

@@ -1,6 +1,5 @@
 """Scripts that know nothing of ddpjob save on notice, and go on from there."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -12,91 +11,12 @@ from ddpjob_agent.nodes.group import print_of
 from tests.agentpod import TOKEN, Pod, Pods, archive_with
 from tests.cluster.processes import free_ports
 from tests.trainer.rounds import Operator
+from tests.trainer.saving import ACCELERATE, TRAINER, steps
 from tests.trainer.warm_pods import script
 
 pytestmark = pytest.mark.deep
 
 PATIENT = archive_with({"WAIT_SECONDS = 30.0": "WAIT_SECONDS = 1000.0"})
-COMMON = """
-import os, sys, time, torch
-torch.manual_seed(0)
-
-def say(*words):
-    os.write(1, " ".join(map(str, words)).encode() + b"\\n")
-
-class Data(torch.utils.data.Dataset):
-    def __len__(self):
-        return 1_000_000
-    def __getitem__(self, index):
-        x = torch.full((4,), index / 1e6)
-        return {"x": x, "labels": x.sum()}
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = torch.nn.Linear(4, 1)
-    def forward(self, x, labels):
-        loss = (self.linear(x).squeeze(-1) - labels).square().mean()
-        return {"loss": loss}
-"""
-TRAINER = (
-    COMMON
-    + """
-from transformers import Trainer, TrainerCallback, TrainingArguments
-
-class Says(TrainerCallback):
-    def on_step_end(self, args, state, control, **more):
-        say("step", os.environ["DDPJOB_ROUND"], state.global_step, float(state.epoch))
-        time.sleep(0.02)
-
-arguments = TrainingArguments(
-    "out", max_steps=100_000, save_steps=50_000, per_device_train_batch_size=2, report_to=[],
-    use_cpu=True, disable_tqdm=True, logging_steps=50_000, dataloader_num_workers=1, **OPTIONS
-)
-BEFORE
-trainer = Trainer(Net(), arguments, train_dataset=Data(), callbacks=[Says()])
-trainer.train()
-"""
-)
-ACCELERATE = (
-    COMMON
-    + """
-from accelerate import Accelerator, skip_first_batches
-from accelerate.utils import ProjectConfiguration
-
-class Done:
-    steps = 0
-    def state_dict(self):
-        return {"steps": self.steps}
-    def load_state_dict(self, found):
-        self.steps = found["steps"]
-
-BEFORE
-project = ProjectConfiguration("out", automatic_checkpoint_naming=True)
-accelerator, done = Accelerator(cpu=True, project_config=project), Done()
-model = Net()
-optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-loader = torch.utils.data.DataLoader(Data(), batch_size=2)
-model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-accelerator.register_for_checkpointing(done)
-if os.path.isdir("out/checkpoints"):
-    accelerator.load_state()
-for batch in skip_first_batches(loader, done.steps):
-    loss = model(**batch)["loss"]
-    accelerator.backward(loss)
-    optimizer.step()
-    optimizer.zero_grad()
-    done.steps += 1
-    say("step", os.environ["DDPJOB_ROUND"], done.steps, float(batch["x"][0, 0]))
-    time.sleep(0.02)
-"""
-)
-
-
-def steps(pod: Pod, number: int) -> list[tuple[int, float]]:
-    """The numbers of the steps that a round has said, and how far it was in the data."""
-    found = re.findall(rf"^step {number} (\d+) (\S+)$", pod.log, re.MULTILINE)
-    return [(int(step), float(place)) for step, place in found]
 
 
 class Job:
@@ -128,7 +48,7 @@ class Job:
 
     def until_steps(self, pod: Pod, number: int) -> None:
         """Wait for some steps of a round."""
-        pod.until(lambda: len(steps(pod, number)) > 3)
+        pod.until(lambda: len(steps(pod.log, number)) > 3)
 
 
 @pytest.mark.parametrize("text", [TRAINER, ACCELERATE], ids=["trainer", "accelerate"])
@@ -141,16 +61,16 @@ def test_all_save_where_one_pod_goes_and_no_step_is_lost(
     second.terminate()
     assert second.wait() == 75 and second.summary["reason"] == "Preempted"
     Operator(first).until_failed()
-    last = steps(first, 0)[-1]
-    assert steps(second, 0)[-1][0] == last[0]
+    last = steps(first.log, 0)[-1]
+    assert steps(second.log, 0)[-1][0] == last[0]
     third = ours.start(1, number=1)
     third.until(third.progress)
     query = f"round=1&pods=1:{print_of(f'uid-{third.address}')}&since=1"
     first.get(f"/group?{query}", TOKEN)
     for pod in (first, third):
         ours.until_steps(pod, 1)
-        assert steps(pod, 1)[0][0] == last[0] + 1
-    assert steps(first, 1)[0][1] > last[1], "nor is any sample seen again"
+        assert steps(pod.log, 1)[0][0] == last[0] + 1
+    assert steps(first.log, 1)[0][1] > last[1], "nor is any sample seen again"
     third.terminate()
     assert third.wait() == 75, "once more"
 
@@ -173,7 +93,7 @@ def test_a_group_that_gets_larger_loses_no_step(pods: Pods, tmp_path: Path, text
     first.get(f"/group?round=2&pods={pair}&since=2&size=2", TOKEN)
     for pod in (first, second):
         job.until_steps(pod, 2)
-        assert steps(pod, 2)[0][0] == steps(first, 1)[-1][0] + 1
+        assert steps(pod.log, 2)[0][0] == steps(first.log, 1)[-1][0] + 1
 
 
 OFF = {"DDPJOB_SAVE_ON_NOTICE": "0"}
@@ -215,9 +135,9 @@ def test_a_suspended_job_goes_on_where_it_was(pods: Pods, tmp_path: Path, text: 
     (pod,) = pods.started
     pod.terminate()
     assert pod.wait() == 75
-    (last, place) = steps(pod, 0)[-1]
+    (last, place) = steps(pod.log, 0)[-1]
     second = ours.start(0)
     ours.until_steps(second, 0)
-    (first, again) = steps(second, 0)[0]
+    (first, again) = steps(second.log, 0)[0]
     assert first == last + 1 and again > place
     assert ("goes on from" in second.log) == ("TrainingArguments" in text)

@@ -135,7 +135,7 @@ def test_where_not_all_nodes_are_ready_the_pods_end(pods: Pods) -> None:
     assert first.wait() == 77
     told = first.summary
     assert (told["reason"], told["round"]) == ("Rendezvous", 1)
-    assert told["message"] == "not all nodes were ready for round 1 in time"
+    assert told["message"] == "not all of 2 nodes were ready for round 1 in time"
     assert "step" not in told["progress"], "that round has made none"
 
 

@@ -248,7 +248,19 @@ def test_rounds_are_told_apart() -> None:
     failure = {**RESTARTING["failure"], "attempt": 0, "round": 2}
     lines = list(text(described({**RESTARTING, "history": [entry], "failure": failure}), NOW))
     assert any(line.startswith("0.2 ") and "Signal SIGKILL" in line for line in lines)
-    assert any("the first cause of attempt 0, round 2" in line for line in lines)
+    assert any("the first cause of attempt 0, round 2;" in line for line in lines)
+
+
+def test_revisions_are_told_from_the_second_on() -> None:
+    failure = {**RESTARTING["failure"], "attempt": 0, "round": 2, "revision": 2}
+    program = {"revision": 3, "hash": "0" * 16}
+    found = described({**RESTARTING, "failure": failure, "program": program})
+    title, *lines = text(found, NOW)
+    assert title.endswith("  revision 3") and (found["revision"], found["cause"]["revision"]) == (
+        3,
+        2,
+    )
+    assert any("the first cause of attempt 0, round 2, revision 2;" in line for line in lines)
 
 
 def test_no_name_of_a_node_can_become_a_command() -> None:

@@ -38,11 +38,7 @@ def changed(*settings: str) -> dict[str, Any]:
         ('args=["x.py","-q"]', "args", ["x.py", "-q"]),
         ("failurePolicy.maxRestarts=0", "failurePolicy", {"maxRestarts": 0}),
         (r"resources.limits.nvidia\.com/gpu=4", "resources", {"limits": {"nvidia.com/gpu": 4}}),
-        (
-            "env.LR=3",
-            "env",
-            [{"name": "SEED", "value": "1"}, {"name": "LR", "value": "3"}],
-        ),
+        ("env.LR=3", "env", [{"name": "LR", "value": "3"}, SPEC["env"][1]]),
         ("env.NEW=true", "env", [*SPEC["env"], {"name": "NEW", "value": "true"}]),
     ],
 )

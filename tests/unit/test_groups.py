@@ -47,9 +47,15 @@ class Agent:
         self.status = 200
         self.asked: list[dict[str, str]] = []
         self.tokens: list[str] = []
+        self.programs: list[bytes] = []
         self.is_held = asyncio.Event()
         self.holds = False
         self.pod = running(0)
+
+    async def take(self, request: web.Request) -> web.StreamResponse:
+        self.programs.append(await request.read())
+        self.tokens.append(request.headers.get("Authorization", ""))
+        return web.Response(text="{}", status=self.status)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         self.asked.append(dict(request.query))
@@ -63,7 +69,7 @@ class Agent:
 @asynccontextmanager
 async def serving() -> AsyncIterator[Agent]:
     agent = Agent()
-    async with listening(group=agent.answer) as port:
+    async with listening(group=agent.answer, program=agent.take) as port:
         agent.pod = replace(running(0), ip="127.0.0.1", agent_port=port, in_place=True, token=TOKEN)
         yield agent
 
@@ -143,7 +149,7 @@ async def test_an_answer_names_the_nodes_that_are_not_heard_and_is_acknowledged(
     [
         {"a": "x" * (MAX_BYTES - 1000)},
         {"version": 1},
-        {**json.loads(MESSAGE), "result": {"size": 1}},
+        {**json.loads(MESSAGE), "result": {"size": -1}},
     ],
 )
 async def test_a_message_that_is_no_agents_is_empty(message: dict[str, Any]) -> None:
@@ -161,6 +167,8 @@ class Watcher:
     def __init__(self, agent: Agent) -> None:
         self.found = [Head(record_of_job(job()), agent.pod, Order())]
         self.answers: list[RoundStatus] = []
+        self.programs: dict[str, bytes] = {}
+        self.wanted: list[str] = []
         self.groups = Groups(Settings(progress_poll=20), self, Silence(self))
 
     def heads(self) -> list[Head]:
@@ -168,6 +176,10 @@ class Watcher:
 
     def pods(self, job: JobRecord) -> list[PodRecord]:
         return [head.pod for head in self.found]
+
+    async def program(self, job: JobRecord, wanted: str) -> bytes:
+        self.wanted.append(wanted)
+        return self.programs.get(wanted, b"")
 
     async def old_token(self, job: JobRecord, pod: PodRecord) -> str:
         return TOKEN
@@ -216,6 +228,31 @@ async def test_a_request_is_held_and_another_order_is_given_at_once(
         watcher.groups.tell("another", Order(9))
         await until(lambda: len(agent.asked) == 3)
         assert agent.asked[2] == {"round": "1", "after": "5", "hold": "20", "ends": "1"}
+
+
+async def test_what_ranks_are_to_run_comes_where_it_is_lacking_and_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(groups, "PAUSE_SECONDS", 0.01)
+    order = Order(1, program="a" * 16)
+    async with serving() as agent, asking(agent, monkeypatch) as watcher:
+        agent.holds = True
+        await until(agent.is_held.is_set)
+        agent.holds = False
+        watcher.found = [watcher.found[0]._replace(order=order)]
+        watcher.groups.tell(agent.pod.uid, order)
+        await until(lambda: len(agent.asked) > 3)
+        assert agent.asked[2]["program"] == order.program
+        assert not watcher.wanted, "the agent has it"
+        agent.page = {**PAGE, "lacks_program": True}
+        await until(lambda: len(watcher.wanted) > 2)
+        assert not agent.programs, "it was not there"
+        watcher.programs = {order.program: b"line\narchive"}
+        await until(lambda: agent.programs)
+        count = len(agent.asked)
+        await until(lambda: len(agent.asked) > count + 2)
+    assert agent.programs == [b"line\narchive"]
+    assert set(agent.tokens) == {f"Bearer {TOKEN}"}
 
 
 async def test_a_job_that_has_left_is_asked_no_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,15 @@ def test_page_and_plot_have_the_figures_that_were_measured() -> None:
     assert plot.PICTURE.read_text() == plot.draw(found), "python -m benchmarks.recovery.page"
 
 
-def test_the_recorded_run_came_back_after_a_rank_was_killed() -> None:
-    shown = "".join(ElementTree.parse(session.PICTURE).getroot().itertext()).replace("\xa0", " ")
-    assert "as round 1: rank 1, Signal: killed by SIGKILL" in shown
-    assert "Succeeded" in shown and f"$ {session.COMMAND}" in shown
+RECORDED = {
+    "restart": ("as round 1: rank 1, Signal: killed by SIGKILL", "Succeeded"),
+    "dev": ("KeyError: 'rate'", "as revision 3"),
+}
+
+
+@pytest.mark.parametrize("recorded", session.SESSIONS, ids=lambda recorded: recorded.name)
+def test_a_recorded_run_went_on_after_what_befell_it(recorded: session.Session) -> None:
+    root = ElementTree.parse(recorded.picture).getroot()
+    shown = "".join(root.itertext()).replace("\xa0", " ")
+    for text in (*RECORDED[recorded.name], f"$ {recorded.command}"):
+        assert text in shown

@@ -48,6 +48,7 @@ def test_the_seconds_of_a_restart_are_those_that_were_measured() -> None:
     for name, fault in (
         ("in place", "a rank is killed"),
         ("new pods", "a rank is killed"),
+        ("spare", "a pod is deleted"),
         ("silent nodes", "a node is cut off"),
     ):
         row, *_ = runs.rows(measured[name])

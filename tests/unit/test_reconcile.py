@@ -120,7 +120,7 @@ def test_of_pods_that_are_gone_few_are_kept_and_none_that_may_live() -> None:
 
 def test_what_belongs_to_an_attempt_or_a_round_ends_with_it_whoever_ends_it() -> None:
     """An operator that led meanwhile may have."""
-    memory = Memory(secondary_at=1.0, create_error_at=2.0, prepared=(1, (0, 0), None, ()))
+    memory = Memory(secondary_at=1.0, create_error_at=2.0, prepared=(1, (0, 0), None, (), ""))
     memory.enter(0, 0, (0, 0))
     assert (memory.secondary_at, memory.create_error_at) == (1.0, 2.0)
     memory.enter(0, 1, (0, 0))

@@ -31,6 +31,8 @@ def train(lr: float) -> dict[str, float]:
 run = launch(train, 1e-3, nnodes=2, gpus=8, image="i", env={"A": "b"}, on="local", timeout=60)
 assert_type(run, Run)
 assert_type(run.result(timeout=1), Any)
+assert_type(launch(train, 1e-3, image="i", keep_seconds=60), Run)
+assert_type(launch(train, 1e-3, job=run), Run)
 launch("train.py", "--lr", 3e-4, code=Path("src"), client=Client("team-a"))
 launch(train, 1, on="mars")  # type: ignore[arg-type]
 launch(train, nnodes="2")  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -177,6 +178,9 @@ class Nodes:
     def pods(self, job: JobRecord) -> list[PodRecord]:
         return [*self.by_rank.values()]
 
+    async def program(self, job: JobRecord, wanted: str) -> bytes:
+        raise AssertionError
+
     async def old_token(self, job: JobRecord, pod: PodRecord) -> str:
         raise AssertionError
 
@@ -210,7 +214,7 @@ class Nodes:
 
 
 @asynccontextmanager
-async def nodes(count: int, timeout: int = 1) -> AsyncIterator[Nodes]:
+async def nodes(count: int, timeout: int = 1, alone: float = 0.0) -> AsyncIterator[Nodes]:
     found = Nodes(timeout)
     hosts = [f"127.0.0.{10 + rank}" for rank in range(count)]
     async with listening(*hosts, progress=found.answer) as port, session(2) as http:
@@ -218,7 +222,7 @@ async def nodes(count: int, timeout: int = 1) -> AsyncIterator[Nodes]:
             found.pages[rank] = {}
             pod = replace(running(rank), ip=host, agent_port=port, node_timeout=timeout)
             found.by_rank[rank] = pod
-        async with side_by_side(found.silence.run(http)):
+        async with side_by_side(found.silence.run(http, alone)):
             await asyncio.sleep(0)
             yield found
 
@@ -293,6 +297,15 @@ async def test_an_operator_that_has_just_begun_asks_whom_rank_0_had_lost(
         seen.ended = []
         await until(lambda: not seen.silence._inquiries)
         assert not seen.silence._evidence and seen.told[-1] == frozenset((1,))
+
+
+async def test_a_silence_before_the_operator_counts_from_when_there_was_none() -> None:
+    async with nodes(2, timeout=3600, alone=60.0) as seen:
+        seen.pages[0] = None
+        seen.missed()
+        await until(lambda: 1 in seen.asked)  # it may be new no more, so nothing is waited for
+        (found,) = seen.silence._evidence.values()
+        assert time.monotonic() - found.heard_at >= 60.0
 
 
 async def test_nobody_is_asked_for_a_rank_0_that_has_ended_of_something_else(

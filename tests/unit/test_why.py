@@ -44,3 +44,11 @@ def test_the_useful_part_of_the_time_has_the_present_state(
     spent = {**dict(zip(names, booked, strict=True)), "since": timestamp(NOW - seconds_ago)}
     found = why.useful({"state": state, "goodput": spent, "progress": {"step": 7}}, NOW)
     assert found == (part if part is None else pytest.approx(part))
+
+
+def test_a_failure_is_of_the_rank_that_its_pod_had_got() -> None:
+    failure = {"attempt": 1, "rank": 1, "pod": "digits-1-2"}
+    moved = {"attempt": 1, "moved": [{"rank": 1, "of": 2}]}
+    assert why.place({"pods": [moved]}, failure, 1) == (1, 1)
+    assert why.place({"pods": [{**moved, "attempt": 2}]}, failure, 1) == (1, 2)
+    assert why.place({}, failure, 1) == (1, 2)

@@ -2,6 +2,7 @@
 
 from ddpjob.api.admission import Admission as Admission
 from ddpjob.api.admission import PodSetAdmission as PodSetAdmission
+from ddpjob.api.failure_policy import REASONS as REASONS
 from ddpjob.api.failure_policy import BackoffSeconds as BackoffSeconds
 from ddpjob.api.failure_policy import FailurePolicy as FailurePolicy
 from ddpjob.api.failure_policy import FailureRule as FailureRule
@@ -27,6 +28,7 @@ from ddpjob.api.status import Failure as Failure
 from ddpjob.api.status import Goodput as Goodput
 from ddpjob.api.status import Metric as Metric
 from ddpjob.api.status import Nodes as Nodes
+from ddpjob.api.status import Program as Program
 from ddpjob.api.status import Progress as Progress
 from ddpjob.api.status import Result as Result
 from ddpjob.api.status import SilentNode as SilentNode
@@ -34,7 +36,7 @@ from ddpjob.api.status import State as State
 from ddpjob.api.status import Status as Status
 from ddpjob.api.status import Summary as Summary
 from ddpjob.api.status import Truth as Truth
-from ddpjob.api.status import read_status as read_status
+from ddpjob.api.status_reader import read_status as read_status
 from ddpjob.api.values import MAX_CONDITIONS as MAX_CONDITIONS
 from ddpjob.api.values import MAX_POINTS as MAX_POINTS
 from ddpjob.api.values import MAX_REASON as MAX_REASON

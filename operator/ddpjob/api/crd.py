@@ -115,8 +115,7 @@ def _immutable(name: str) -> Schema:
         same = f"{has} == {had} && (!{has} || {parts})"
     return {
         "rule": f"{free} || ({same})",
-        "message": "cannot change once the job has started; suspend it first, "
-        "until it is Suspended (or delete it and create it again)",
+        "message": "cannot change once the job has started; suspend it first, or ddpjob rerun",
         "fieldPath": f".spec.{name}",
     }
 

@@ -13,7 +13,8 @@ from ddpjob.api.base import NAMESPACE, Model, Rule, keeps
 from ddpjob.api.failure_policy import broken_expressions, fits_nothing
 from ddpjob.api.messages import explain, misfit
 from ddpjob.api.spec import MAX_OVERLAY_BYTES, MAX_SPEC_BYTES, Spec
-from ddpjob.api.status import Status, read_status
+from ddpjob.api.status import Status
+from ddpjob.api.status_reader import read_status
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import MAX_LEVELS, is_deep
 

@@ -423,6 +423,10 @@ class Spec(Model):
     with reason Hang. The value must exceed the longest pause between two steps, such as an
     evaluation or a checkpoint. The time before an attempt's first step, reported or counted, does
     not count. 0 turns the check off."""
+    keep_seconds: Annotated[int, Field(ge=0, le=604800)] = 0
+    """`keepSeconds` is the time in seconds for which the pods stay once all ranks have ended, well
+    or not. Until then the job is Idle, and an edit of `args`, `env` or `code` has ranks run again
+    in these pods. 0 ends the pods with their ranks, and so does `restartStrategy: Recreate`."""
     node_timeout_seconds: Annotated[int, Field(ge=0, le=3600)] = 15
     """`nodeTimeoutSeconds` is the time in seconds after which a node counts as silent, if neither
     the agent of rank 0 nor the operator hears it. Then its pod is replaced, which is not counted
@@ -487,6 +491,12 @@ class Spec(Model):
             lambda self: self.has_agent or not self.hang_timeout_seconds,
             "hangs are seen by the agent, which launcher none without command does not start",
             "hangTimeoutSeconds",
+        ),
+        Rule(
+            f"{_AGENT_CEL} || self.keepSeconds == 0",
+            lambda self: self.has_agent or not self.keep_seconds,
+            "pods are kept by the agent, which launcher none without command does not start",
+            "keepSeconds",
         ),
         Rule(
             f"{_AGENT_CEL} || !has(self.code)",
@@ -584,6 +594,11 @@ class Spec(Model):
         return self.spares if self.restarts_in_place else 0
 
     @property
+    def kept_seconds(self) -> int:
+        """Return for how many seconds pods stay once all ranks have ended."""
+        return self.keep_seconds if self.restarts_in_place else 0
+
+    @property
     def least_nodes(self) -> int:
         """Return the smallest number of nodes with which the ranks may train."""
         return self.elastic.min_nodes if self.elastic and self.restarts_in_place else self.nnodes
@@ -622,6 +637,6 @@ def cpus(resources: Resources) -> int:
 # Fields of the spec that may change at any time. `template` may too: it is open, so CEL cannot
 # compare it.
 MUTABLE_FIELDS = (
-    *("suspend", "failurePolicy", "cleanPodPolicy"),
+    *("args", "env", "code", "suspend", "failurePolicy", "cleanPodPolicy"),
     *("activeDeadlineSeconds", "ttlSecondsAfterFinished"),
 )

@@ -1,9 +1,8 @@
-"""The model of `status`, and a reader that leaves out whatever breaks its rules."""
+"""The model of `status`."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from ddpjob.api.admission import Admission
 from ddpjob.api.base import DnsSubdomain, Model, unique
@@ -36,7 +35,15 @@ from ddpjob.names import MAX_RESULT
 from ddpjob.ranks import MAX_WORLD_SIZE, RANKS
 
 State = Literal[
-    "Pending", "Queued", "Starting", "Running", "Restarting", "Suspended", "Succeeded", "Failed"
+    "Pending",
+    "Queued",
+    "Starting",
+    "Running",
+    "Restarting",
+    "Idle",
+    "Suspended",
+    "Succeeded",
+    "Failed",
 ]
 Truth = Literal["True", "False", "Unknown"]
 FINISHED: tuple[State, ...] = ("Succeeded", "Failed")
@@ -145,6 +152,9 @@ class Progress(Model):
     """`metrics` are further numbers that the script reports."""
 
 
+Revision = Annotated[int, Field(ge=1, le=2**31 - 1)]
+
+
 class _Round(Model):
     """A round of an attempt, and the primary failure that has ended it."""
 
@@ -165,6 +175,8 @@ class _Round(Model):
     """`signal` is the name of the signal that ended the worker, such as SIGKILL."""
     exception: Name | None = None
     """`exception` is the type of the uncaught exception."""
+    revision: Revision | None = None
+    """`revision` is that of `program`, if it is not the first."""
 
 
 class Failure(_Round):
@@ -246,12 +258,25 @@ class Goodput(Model):
     """`lostSeconds` is the time in seconds in which all nodes ran, but the next round or
     attempt had to repeat their work, or a failure ended it without another step. What was
     repeated is computed from the steps that the script reports."""
+    idle_seconds: Count | None = None
+    """`idleSeconds` is the time in seconds in which pods were kept though all ranks had ended."""
     ratio: Annotated[str, Field(max_length=8, pattern=RATIO)] | None = None
     """`ratio` is `productiveSeconds` divided by the sum of `startingSeconds`, `productiveSeconds`
     and `lostSeconds`."""
     since: Stamp | None = None
     """`since` is the time at which the current state began. The time after it has not been added
     yet."""
+
+
+class Program(Model):
+    """`program` is what the ranks run: `args`, the variables in `env` that have values, `code`."""
+
+    revision: Revision
+    """`revision` is 1 at first, and grows with each edit."""
+    hash: Annotated[str, Field(max_length=16, pattern="^[0-9a-f]{16}$")]
+    """`hash` is that of what the ranks run."""
+    round: Count = 0
+    """`round` is the first round of the current attempt that runs it."""
 
 
 class SilentNode(Model):
@@ -291,6 +316,7 @@ class Status(Model):
     restarts: Count = 0
     """`restarts` is the number of times that the group was started again: after a failure, the loss
     of a pod or an edit of `template`, or in another size."""
+    program: Program | None = None
     nodes: Nodes = Nodes()
     world_size: Annotated[int, Field(ge=0, le=MAX_WORLD_SIZE)] | None = None
     """`worldSize` is the number of processes in all pods together."""
@@ -335,6 +361,11 @@ class Status(Model):
         return progress if progress.attempt is not None or progress.first_step is not None else None
 
     @property
+    def ordered_program(self) -> str:
+        """Return the hash of what the ranks run; "" if all the attempt's pods were made with it."""
+        return self.program.hash if self.program and self.program.round else ""
+
+    @property
     def own_pods(self) -> OwnPods:
         """Return what is known of the current attempt's own pods."""
         found = (table for table in self.pods if table.attempt == self.attempt)
@@ -343,43 +374,3 @@ class Status(Model):
     def condition(self, kind: str) -> Condition | None:
         """Return the condition of this type, or None if there is none."""
         return next((c for c in self.conditions if c.type == kind), None)
-
-
-# A status is four levels deep, and each read may leave a level to be dropped.
-_READS = 8
-
-
-def read_status(status: Any) -> "Status":
-    """Return the parts of `status` that break no rule.
-
-    Whoever may write a status in the namespace may write anything there, and an older schema let
-    more in. An `attempt` that is left out is 0. Pods of other attempts are then deleted, because
-    the job has not begun those attempts, and the job starts again.
-    """
-    if isinstance(status, Status):
-        return status
-    for _ in range(_READS):
-        try:
-            return Status.model_validate(status)
-        except ValidationError as error:
-            wrong = {
-                detail["loc"][:-1] if detail["type"] == "missing" else detail["loc"]
-                for detail in error.errors(include_url=False, include_context=False)
-            }
-            status = _without(status, wrong)
-    return Status()
-
-
-def _without(
-    value: Any, wrong: set[tuple[int | str, ...]], path: tuple[int | str, ...] = ()
-) -> Any:
-    """Return `value` without the parts at the paths `wrong`; {} if `value` itself is wrong."""
-    if path in wrong:
-        return {}
-    pairs = value.items() if isinstance(value, Mapping) else enumerate(value)
-    kept = {
-        name: _without(part, wrong, (*path, name)) if isinstance(part, Mapping | list) else part
-        for name, part in pairs
-        if (*path, name) not in wrong
-    }
-    return kept if isinstance(value, Mapping) else list(kept.values())

@@ -23,13 +23,15 @@ from ddpjob.version import __version__
 # For each verb the first sentence of its help. Its function has its name, and so has its module.
 VERBS = {
     "submit": "Train with a script on the cluster: send its folder, and create the job.",
+    "dev": "Train with a script, and again with each save of a file: new processes in the "
+    "same pods.",
     "run": "Run a job on this machine, with the restarts and the progress that it "
     "has on a cluster.",
     "get": "Show jobs: state, progress, and why one is not running.",
     "describe": "Describe a job: how it is and why, its attempts, what failed first, and "
     "what to do next.",
     "logs": "Print what the ranks have printed: rank 0, or the one that failed first.",
-    "wait": "Wait for jobs, by default until they have finished.",
+    "wait": "Wait for jobs, by default until they have finished, or are Idle.",
     "top": "Show the progress of a job and of each node, in a table that changes until "
     "the job ends.",
     "stacks": "Show where the ranks of a job are: those with the same Python stack in one line.",
@@ -37,6 +39,7 @@ VERBS = {
     "suspend": "End the pods of a job, and keep the job: its ranks have their grace period "
     "to save.",
     "resume": "Start a suspended job again, with a new attempt.",
+    "update": "Go on with other code, arguments or variables: new processes in the same pods.",
     "rerun": "Create a new job with the spec and the code of this one, which stays as it is.",
     "delete": "Delete jobs, with their pods and logs.",
     "validate": "Check job files by the rules of the API server and of the operator, without "
@@ -49,7 +52,7 @@ VERBS = {
     "operator there.",
 }
 # Those with words after `--`.
-WITH_PROGRAM = ("submit", "run", "rerun")
+WITH_PROGRAM = ("submit", "dev", "run", "update", "rerun")
 # Options that may stand before the command.
 PLACES = ("-n", "--namespace", "--context", "--kubeconfig")
 # By these a command ends on purpose. The base of all errors of usage is typer's own in one version,

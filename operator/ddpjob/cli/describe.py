@@ -68,6 +68,8 @@ def _title(found: Found, now: float) -> str:
         commit, dirty, _ = (code["revision"] or "").partition("-dirty")
         revision = f" (git {commit[:7]}{', dirty' if dirty else ''})" if commit else ""
         parts.append(f"code {code['sha256'][:7]}{revision}")
+    if found["revision"] > 1:
+        parts.append(f"revision {found['revision']}")
     return "  ".join(parts)
 
 
@@ -133,6 +135,7 @@ def _cause(found: Found, cause: Found, label: str) -> Iterator[str]:
     yield f"{label:<{LABEL}}{who} ({place}) {how(cause)}: {cause['message'] or NONE}"
     text = f"the first cause of attempt {cause['attempt']}"
     text += f", round {cause['round']}" if cause["round"] else ""
+    text += f", revision {cause['revision']}" if cause["revision"] > 1 else ""
     # Of those outside the pod if it failed as a whole.
     processes = found["processesPerNode"]
     others = found["nodes"] * processes - (processes if rank is None else 1)

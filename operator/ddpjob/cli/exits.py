@@ -113,6 +113,13 @@ def explain(error: DDPJobError) -> tuple[str, str]:
     return text, f'ask {who} for the role "{role}"'
 
 
+def unsent(error: DDPJobError) -> list[str]:
+    """Return lines that say why a save is not sent."""
+    text, advice = explain(error)
+    more = [f"  next: {advice}"] if advice else []
+    return [f"-- saved: not sent, and tried again with the next save: {text} --", *more]
+
+
 def report_unforeseen(error: Exception) -> Exit:
     """Print an error that nobody has foreseen, and return its exit code.
 

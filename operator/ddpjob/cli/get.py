@@ -23,7 +23,7 @@ from ddpjob.cluster import DDPJOBS
 from ddpjob.times import duration
 
 STATES = (
-    *("Pending", "Queued", "Starting", "Running", "Restarting", "Suspended"),
+    *("Pending", "Queued", "Starting", "Running", "Restarting", "Idle", "Suspended"),
     *("Succeeded", "Failed"),
 )
 # Refreshes of the table in a second: ages and reasons go on while nothing else changes.

@@ -64,6 +64,14 @@ Rehearsal = Annotated[
     ),
 ]
 
+Included = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PATH",
+        help="Send this file of the folder though it is ignored, or may hold a secret.",
+    ),
+]
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -149,6 +157,8 @@ class Asked:
     ] = None
     script_args: Sequence[str] | None = None
     """The words after `--`; None without a `--`."""
+    keep_seconds: int | None = None
+    """Seconds for which pods are kept once their ranks have ended; None is as the file has it."""
     ignored: tuple[str, ...] = ()
     """The options that were given and have no effect on this machine."""
 
@@ -242,7 +252,7 @@ class Asked:
         options = JobOptions(
             args=None if program is None else [*program, *(self.script_args or ())],
             script_args=self.script_args if program is None else None,
-            labels=dict(_pair(text, "--label", "KEY") for text in self.label or ()),
+            labels=dict(pair(text, "--label", "KEY") for text in self.label or ()),
             image=self.image or image,
             nproc_per_node=int(nproc) if nproc and re.fullmatch("[0-9]{1,6}", nproc) else nproc,
             env=self._env(),
@@ -251,14 +261,17 @@ class Asked:
             hang_timeout_seconds=None if hang is None else math.ceil(hang),
             **{name: getattr(self, name) for name in as_given},
         )
-        return build_job(options, self.base)
+        job = build_job(options, self.base)
+        if self.keep_seconds is not None:
+            job = {**job, "spec": {**job["spec"], "keepSeconds": self.keep_seconds}}
+        return job
 
     def _env(self) -> dict[str, str]:
         """Return the variables of the files, then those of the options, which win."""
         found: dict[str, str] = {}
         for file in self.env_file or ():
             found |= read_env_file(file)
-        return found | dict(_pair(text, "--env") for text in self.env or ())
+        return found | dict(pair(text, "--env") for text in self.env or ())
 
 
 @dataclass(frozen=True)
@@ -300,7 +313,7 @@ def read_env_file(file: str) -> dict[str, str]:
     for number, line in enumerate(content.split("\n"), 1):
         text = line.strip().removeprefix("export ").strip()
         if text and not text.startswith("#"):
-            name, value = _pair(text, f"--env-file {file}, line {number}")
+            name, value = pair(text, f"--env-file {file}, line {number}")
             value = value.strip()
             if len(value) > 1 and value[0] == value[-1] and value[0] in ("'", '"'):
                 value = value[1:-1]
@@ -308,7 +321,7 @@ def read_env_file(file: str) -> dict[str, str]:
     return found
 
 
-def _pair(text: str, where: str, key: str = "NAME") -> tuple[str, str]:
+def pair(text: str, where: str, key: str = "NAME") -> tuple[str, str]:
     """Return name and value. The error does not have the text, which may be a secret."""
     name, equals, value = text.partition("=")
     if not equals:

@@ -9,6 +9,7 @@ import fcntl
 import os
 import shutil
 import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,17 +19,20 @@ import typer
 from ddpjob import api, names, why
 from ddpjob.api.base import quantity_value
 from ddpjob.api.podtypes import Resources
-from ddpjob.cli.exits import end_with
+from ddpjob.cli.exits import end_with, unsent
 from ddpjob.cli.job_options import Asked, Here
 from ddpjob.cli.live import LineDisplay, Records
 from ddpjob.cli.output import close, say
 from ddpjob.cli.validate import check
+from ddpjob.client.creation import with_code
 from ddpjob.client.display import Display
 from ddpjob.client.snapshot import Snapshot
 from ddpjob.cluster import CONFIGMAPS, DDPJOBS, Resource
 from ddpjob.cluster.logs import LineMaker, local_pod
+from ddpjob.code.archive import CodeArchive
+from ddpjob.code.saves import Saves
 from ddpjob.controller.controller import Controller
-from ddpjob.errors import InvalidJob
+from ddpjob.errors import AlreadyExists, DDPJobError, InvalidJob
 from ddpjob.json_depth import Body
 from ddpjob.local.cluster import LocalCluster
 from ddpjob.local.gpus import MAKERS, Maker, Share, deal, gpus
@@ -57,9 +61,12 @@ NO_IMAGE = "none"
 NO_ARCHIVE = {"configMaps": ["none"], "sha256": "0" * 64}
 
 
-def run_here(asked: Asked, here: Here) -> NoReturn:
-    """Run the job on this machine, and end the command with its exit code. Raises InvalidJob."""
-    session = Session(asked, here)
+def run_here(asked: Asked, here: Here, saves: Saves | None = None) -> NoReturn:
+    """Run the job on this machine, and end the command with its exit code. Raises InvalidJob.
+
+    With `saves` it runs again with each of them, and each node runs in a copy of their folder.
+    """
+    session = Session(asked, here, saves)
     with _alone(session.folder):
         _clear(session.folder, but={SHARED})
         code = asyncio.run(session.run())
@@ -80,8 +87,14 @@ def job_here(asked: Asked) -> Any:
 class Session:
     """One run of a job, from its creation to its end, on a cluster of its own."""
 
-    def __init__(self, asked: Asked, here: Here) -> None:
+    def __init__(self, asked: Asked, here: Here, saves: Saves | None = None) -> None:
         self._asked, self._here, self._job = asked, here, _checked(asked)
+        self._saves, self._maps = saves, asked.config_maps
+        if saves is not None:
+            if saves.may_send(here.directory.resolve()):
+                raise InvalidJob("--directory", "is watched: each line of a log would be a save")
+            self._maps = tuple(saves.archive.config_maps())
+            self._job = with_code(self._job, saves.archive)
         meta = self._job["metadata"]
         self.name, self.namespace = meta["name"], meta.setdefault("namespace", "default")
         self.folder = job_folder(here.directory, self.namespace, self.name)
@@ -96,7 +109,7 @@ class Session:
             shares=self._shares,
             on_line=self._line,
             shutdown_seconds=here.grace,
-            code=asked.folder,
+            code=None if saves else asked.folder,
         )
         self._controller = Controller(self._cluster, settings=SETTINGS)
         self._signals: list[int] = []
@@ -114,10 +127,11 @@ class Session:
         play = asyncio.create_task(self._runner.run())
         control = asyncio.create_task(self._controller.run())
         wait = asyncio.create_task(self._stop.wait())
-        tasks = (wait, control, follow, play)  # the controller first, or it would start anew
+        send = asyncio.create_task(self._send_saves())
+        tasks = (wait, send, control, follow, play)  # the controller first, or it would start anew
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            broken = [task for task in (control, follow, play) if task.done()]
+            broken = [task for task in (send, control, follow, play) if task.done()]
         finally:
             for task in tasks:
                 task.cancel()
@@ -128,18 +142,50 @@ class Session:
 
     async def _follow(self) -> None:
         """Create the job, and show its changes until it is finished or cannot go on."""
-        for config_map in self._asked.config_maps:
+        for config_map in self._maps:
             await self._cluster.create(CONFIGMAPS, self.namespace, config_map)
         # Nobody could resume it here: a queue's job is tried as it stands in its file.
         job = {**self._job, "spec": {**self._job["spec"], "suspend": False}}
         await self._cluster.create(DDPJOBS, self.namespace, job)
         async for event in self._cluster.watch(DDPJOBS, namespace=None, resource_version="0"):
             before, self._status = self._status, event.object.get("status") or {}
-            if self._status.get("restarts", 0) > before.get("restarts", 0):
+            was, now = Snapshot({"status": before}), Snapshot(event.object)
+            if now.revision > was.revision:
+                self._show(
+                    self._display.note, f"{self.name} runs again, as revision {now.revision}"
+                )
+            elif self._status.get("restarts", 0) > before.get("restarts", 0):
                 self._show(self._display.note, *self._restart())
-            self._show(self._display.job, Snapshot(event.object))
+            self._show(self._display.job, now)
+            if (now.state, was.state) == ("Idle", "Running"):
+                self._show(self._display.note, f"{self.name}: {now.message}")
             if self._status.get("state") in api.FINISHED or self._refusal():
                 return
+
+    async def _send_saves(self) -> None:
+        """Have the job run again with each save in its folder; until cancelled."""
+        loop, is_over = asyncio.get_running_loop(), threading.Event()
+
+        def send(archive: CodeArchive) -> None:
+            asyncio.run_coroutine_threadsafe(self._update(archive), loop).result()
+
+        def tell(error: DDPJobError) -> None:
+            loop.call_soon_threadsafe(self._show, self._display.note, *unsent(error))
+
+        try:
+            if self._saves is None:
+                await self._stop.wait()
+            else:
+                await asyncio.to_thread(self._saves.send, send, tell, is_over)
+        finally:
+            is_over.set()
+
+    async def _update(self, archive: CodeArchive) -> None:
+        for config_map in archive.config_maps():
+            with contextlib.suppress(AlreadyExists):
+                await self._cluster.create(CONFIGMAPS, self.namespace, config_map)
+        body = {"spec": {"code": archive.spec()}}
+        await self._cluster.patch(DDPJOBS, self.namespace, self.name, body)
 
     def _line(self, labels: Mapping[str, str], line: str) -> None:
         if not self._here.logs or labels.get(names.RANK_LABEL) != "0":
@@ -164,7 +210,8 @@ class Session:
     def _introduction(self) -> str:
         lines = [f"logs in {self.folder / LOGS}"]
         if self._asked.folder:
-            lines.append(f"code in {self._asked.folder}")
+            copied = ", copied for each node" if self._saves else ""
+            lines.append(f"code in {self._asked.folder}{copied}")
         if self._asked.config_maps:
             lines.append("code of the job file, unpacked for each node")
         spec = self._job["spec"]

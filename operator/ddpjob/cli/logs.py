@@ -118,6 +118,8 @@ class Shown:
     timestamps: bool = False
     again: str = ""
     """The command that shows them; empty for `logs -f` and the job."""
+    raises: bool = False
+    """Whether Ctrl-C is for whoever asks for the lines."""
 
 
 def print_logs(place: Place, name: str | None, shown: Shown) -> Exit:
@@ -137,6 +139,8 @@ def print_logs(place: Place, name: str | None, shown: Shown) -> Exit:
                 _say_why(logs, query, place, goes_on=follow and not query.follow)
             seen = logs.job
     except KeyboardInterrupt:
+        if shown.raises:
+            raise
         return detached(seen, place, shown.again or f"logs -f {job.name}{place.flags}")
     if not follow:
         return Exit.OK

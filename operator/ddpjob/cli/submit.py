@@ -31,13 +31,7 @@ def submit(
     ctx: typer.Context,
     asked: Asked,
     place: Place,
-    code_include: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PATH",
-            help="Send this file of the folder though it is ignored, or may hold a secret.",
-        ),
-    ] = None,
+    code_include: job_options.Included = None,
     local: Annotated[
         bool, typer.Option("--local", help="Run it on this machine: see ddpjob run.")
     ] = False,
@@ -96,8 +90,8 @@ class Submission:
         from ddpjob.client.creation import with_code
         from ddpjob.client.jobfile import named
 
-        maps = self._archive.config_maps() if self._archive else self._asked.config_maps
-        job = named(with_code(self._job, self._archive))
+        maps = self.archive.config_maps() if self.archive else self._asked.config_maps
+        job = named(with_code(self._job, self.archive))
         namespace = why.text(job, "metadata", "namespace") or self._place.namespace
         where = {"namespace": namespace} if namespace else {}
         bodies = [{**body, "metadata": {**body["metadata"], **where}} for body in (*maps, job)]
@@ -117,13 +111,30 @@ class Submission:
 
     def create(self, watch: bool | None, *, dry_run: bool) -> None:
         """Create the job, and look on or not; or have the API server check the objects."""
+        job = self.submit(dry_run=dry_run)
+        if dry_run:
+            return
+        place = self.place_of(job)
+        if watch is None:
+            watch = self._output is None and os.isatty(STDOUT)
+            if self._output is None and not watch:
+                note(f"  next: ddpjob logs -f {job.name}{place.flags}")
+        if watch:
+            raise typer.Exit(Onlooker(job, place).look_on())
+
+    def place_of(self, job: "Job") -> Place:
+        """Return where the job is: a job file may have another namespace than the context."""
+        is_same = job.namespace == self._place.client().namespace
+        return self._place if is_same else replace(self._place, namespace=job.namespace)
+
+    def submit(self, *, dry_run: bool = False) -> "Job":
+        """Create the job, say so, and return it; or have the API server check the objects."""
         from ddpjob.client.jobfile import JobFile
 
-        client = self._place.client()
         self._tell_code(created=not dry_run)
         try:
             file = JobFile(self._job, self._asked.config_maps)
-            job = client.submit(file, code=self._archive, dry_run=dry_run)
+            job = self._place.client().submit(file, code=self.archive, dry_run=dry_run)
         except KeyboardInterrupt as stopped:
             left = getattr(stopped, "__notes__", ("no job was created",))
             note("", *(f"stopped: {words}" for words in left))
@@ -132,21 +143,11 @@ class Submission:
         step("job", f"{job.namespace}/{job.name} {verb}: {_size(job)}")
         if self._output is not None:
             show_jobs([job], self._output, single=True)
-        if dry_run:
-            return
-        place = self._place
-        if job.namespace != client.namespace:  # as a job file may have it
-            place = replace(place, namespace=job.namespace)
-        if watch is None:
-            watch = self._output is None and os.isatty(STDOUT)
-            if self._output is None and not watch:
-                note(f"  next: ddpjob logs -f {job.name}{place.flags}")
-        if watch:
-            raise typer.Exit(Onlooker(job, place).look_on())
+        return job
 
     @cached_property
-    def _archive(self) -> "CodeArchive | None":
-        """Return the archive of the folder to send, if there is one. Raises InvalidJob."""
+    def archive(self) -> "CodeArchive | None":
+        """Return the archive of that folder. Raises InvalidJob."""
         from ddpjob.code.archive import pack
 
         if self._asked.folder is None:
@@ -168,14 +169,14 @@ class Submission:
 
         job = self._asked.job()
         has_spec = isinstance(why.part(job, "spec"), dict)
-        end_with(problems(with_code(job, self._archive) if has_spec else job))
+        end_with(problems(with_code(job, self.archive) if has_spec else job))
         in_namespace(job, self._place.namespace)
         return dict(job)
 
     def _tell_code(self, *, created: bool) -> None:
         from ddpjob.code.archive import in_bytes
 
-        archive = self._archive
+        archive = self.archive
         if archive is None:
             if found := self._asked.config_maps:
                 step("code", f"that of the job file, {_listed(found)}")
@@ -221,8 +222,7 @@ class Onlooker:
 
         name = self._job.name
         try:
-            self._until_taken()
-            job = self._job.until(self._is_settled, refused_after=why.REFUSED_SECONDS)
+            job = self.until_it_runs(refused_after=why.REFUSED_SECONDS)
             if _stays_suspended(job):
                 note(f"it starts with: ddpjob resume {name}{self._place.flags}")
                 return Exit.OK
@@ -231,12 +231,16 @@ class Onlooker:
         except KeyboardInterrupt:
             return detached(self._job, self._place, f"logs -f {name}{self._place.flags}")
 
-    def _until_taken(self) -> None:
-        """Wait for the operator, and say so if it does not come."""
+    def until_it_runs(self, *, refused_after: float | None = None) -> "Job":
+        """Show the job's states until it runs, or never will, and return it. Raises ClusterError.
+
+        Say so if no operator takes it. Raises JobRefused after so many seconds of refused pods.
+        """
         try:
             self._job.until(lambda job: bool(job.body.get("status")), timeout=TAKEN_SECONDS)
         except JobTimeout:
             self._step("pending", "no operator has taken the job yet: see ddpjob doctor")
+        return self._job.until(self._is_settled, refused_after=refused_after)
 
     def _is_settled(self, job: "Job") -> bool:
         """Show the job's state, once for each change, and return whether it runs or never will."""
@@ -250,7 +254,7 @@ class Onlooker:
         if job.body.get("status") and self._shown != (job.state, words):
             self._shown = job.state, words
             self._step(job.state.lower(), words)
-        return job.is_finished or job.state in ("Running", "Suspended")
+        return job.is_finished or job.state in ("Running", "Idle", "Suspended")
 
     def _step(self, label: str, text: str) -> None:
         seconds = int(time.monotonic() - self._began)

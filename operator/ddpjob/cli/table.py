@@ -15,6 +15,7 @@ COLOURS = {
     "Running": "green",
     "Succeeded": "green",
     "Restarting": "yellow",
+    "Idle": "yellow",
     "Queued": "yellow",
     "Suspended": "dim",
     "Failed": "red",

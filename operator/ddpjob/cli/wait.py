@@ -36,7 +36,7 @@ def wait(
     any_: Annotated[bool, typer.Option("--any", help="Until one of the jobs is, not all.")] = False,
     output: Recorded = "text",
 ) -> None:
-    """Wait for jobs, by default until they have finished.
+    """Wait for jobs, by default until they have finished, or are Idle.
 
     A line is printed for each job. The exit code is 0 if all have succeeded, or are as far as
     --for says. It is 1 if one has failed, 3 if one was deleted, 5 if the pods of one are refused,
@@ -66,7 +66,7 @@ def wait(
                 continue
             shown.end(job)
             del left[job.uid]
-            code = Exit.JOB_FAILED if job.state == "Failed" else code
+            code = Exit.JOB_FAILED if job.has_failed else code
             if any_ or not left:
                 raise typer.Exit(code)
     except KeyboardInterrupt:
@@ -75,7 +75,10 @@ def wait(
         again += ["--any"] if any_ else []
         job = next(iter(left.values()))
         raise typer.Exit(detached(job, place, " ".join(again) + place.flags)) from None
-    text = ", ".join(f"{job.name} is {job.state}" for job in left.values())
+    text = ", ".join(
+        f"{job.name} is {job.state}{' before its edit runs' * (job.state == 'Idle')}"
+        for job in left.values()
+    )
     job = next(iter(left.values()))
     raise JobTimeout(job, f"{text} after {duration(timeout or 0)}, not {until}")
 

@@ -110,6 +110,7 @@ class AsyncJob(Snapshot, _Twin[Job]):
     stacks = _awaitable(Job.stacks, _as_it_is)
     suspend = _awaitable(Job.suspend, _same)
     resume = _awaitable(Job.resume, _same)
+    update = _awaitable(Job.update, _same)
     rerun = _awaitable(Job.rerun, _job, UNDO_SECONDS)  # type: ignore[arg-type]  # its **set
     patch = _awaitable(Job.patch, _same)
     delete = _awaitable(Job.delete, _as_it_is)

@@ -22,7 +22,10 @@ MAX_MESSAGE, MAX_TRACEBACK = 1024, 4096
 # Entries of `status.history`, and events, that are read.
 MAX_ENTRIES = 10
 # Ends of a round that are no failures.
-NO_FAILURES = ("Succeeded", "Suspended", "SpecChanged", "AvoidanceOver", "GroupResized")
+NO_FAILURES = (
+    *("Succeeded", "Suspended", "SpecChanged", "AvoidanceOver", "GroupResized"),
+    "Updated",
+)
 # `failurePolicy.maxRestarts` of a job without a policy; a test compares it with the model.
 DEFAULT_RESTARTS = 3
 # Seconds after which a job that has no status has no operator.
@@ -33,7 +36,7 @@ def describe(job: Snapshot, events: Sequence[Event], *, now: float, flags: str =
     """Return the description. `flags` are the options that lead to the job's cluster."""
     status = job.body.get("status") or {}
     entries = status.get("history", [])[-MAX_ENTRIES:]
-    attempts = [_attempt(entry, job.processes_per_node) for entry in entries]
+    attempts = [_attempt(job, entry) for entry in entries]
     nodes = why.number(job.body, "spec", "nnodes") or 1
     return {
         **job.to_record(),
@@ -44,6 +47,7 @@ def describe(job: Snapshot, events: Sequence[Event], *, now: float, flags: str =
         "user": job.user or None,
         "image": why.text(job.body, "spec", "image", limit=MAX_MESSAGE) or None,
         "code": _code(job.body),
+        "revision": job.revision,
         "nodes": nodes,
         "size": job.nnodes if job.nnodes < job.most_nodes else nodes,
         "spares": job.spares,
@@ -74,10 +78,10 @@ def since(job: Snapshot) -> str | None:
     return found or why.text(job.body, "metadata", "creationTimestamp", limit=64) or None
 
 
-def _attempt(entry: Mapping[str, Any], processes: int) -> dict[str, Any]:
-    """Return what is known of a round that is over. `processes` are those of each pod."""
+def _attempt(job: Snapshot, entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is known of a round of the job that is over."""
     began, ended = (unix_seconds(why.text(entry, key)) for key in ("startTime", "endTime"))
-    details = _details(entry, processes)
+    details = _details(job, entry)
     fields = ("startTime", "endTime", "firstStep", "step")
     return {
         **details,
@@ -88,10 +92,11 @@ def _attempt(entry: Mapping[str, Any], processes: int) -> dict[str, Any]:
     }
 
 
-def _details(failure: Mapping[str, Any], processes: int) -> dict[str, Any]:
+def _details(job: Snapshot, failure: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is known of the failure with which a round ended, or of another end of it."""
     texts = ("pod", "node", "signal", "exception", "message")
-    rank, node_rank = why.place(failure, processes)
+    status = job.body.get("status")
+    rank, node_rank = why.place(status, failure, job.processes_per_node)
     return {
         "attempt": failure.get("attempt", 0),
         "round": failure.get("round", 0),
@@ -100,6 +105,7 @@ def _details(failure: Mapping[str, Any], processes: int) -> dict[str, Any]:
         **{name: why.text(failure, name, limit=MAX_MESSAGE) or None for name in texts},
         "rank": rank,
         "nodeRank": node_rank,
+        "revision": failure.get("revision", 1),
     }
 
 
@@ -108,7 +114,7 @@ def _cause(job: Snapshot) -> dict[str, Any] | None:
     if failure is None:
         return None
     return {
-        **_details(failure, job.processes_per_node),
+        **_details(job, failure),
         "time": failure.get("time"),
         "traceback": printable_lines(failure.get("traceback", ""), MAX_TRACEBACK),
     }
@@ -224,6 +230,8 @@ def commands(name: str, flags: str, status: Any, processes: int) -> list[str]:
         case "Failed" | "Restarting" if found := whose_lines(status, processes):
             attempt, (kind, number) = why.number(status, "failure", "attempt") or 0, found
             return [f"ddpjob logs {name}{flags} --attempt {attempt} --{kind} {number}"]
+        case "Idle":
+            return [f"ddpjob update {name}{flags} --code DIR", f"ddpjob logs {name}{flags}"]
         case "Running" | "Restarting":
             return [f"ddpjob logs -f {name}{flags}"]
         case "Pending" | "Queued" | "Starting":

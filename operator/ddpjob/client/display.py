@@ -25,8 +25,9 @@ from ddpjob.why import REFUSED_SECONDS
 
 # A text is a line of ddpjob itself.
 News: TypeAlias = Snapshot | LogLine | str
-# Seconds between two looks, and for which lines may follow the job's end.
-LOOK_SECONDS, LAST_SECONDS = 0.5, 15.0
+# Seconds between two looks, and for which lines may follow the job's end. Logs of pods that are
+# kept have no end.
+LOOK_SECONDS, LAST_SECONDS, KEPT_SECONDS = 0.5, 15.0, 0.5
 # Lines of rank 0 that a notebook shows, and lines of ddpjob itself.
 LINES, NOTES = 8, 12
 # Seconds between two drawings in a notebook, and between two lines that differ in figures alone.
@@ -57,7 +58,7 @@ def follow(
     timeout: float | None,
     to: Display | None = None,
 ) -> None:
-    """Show the job until it is finished; `news` brings it up to date in the end.
+    """Show the job until it has ended; `news` brings it up to date in the end.
 
     Raises JobTimeout, JobRefused and NotFound. An interrupt says how to come back; only outside of
     notebooks is it raised, to end the program.
@@ -80,7 +81,7 @@ def follow(
 
 
 def _show(last: Snapshot, pipe: Pipe[News], to: Display, deadline: float | None) -> bool:
-    """Show what comes until the job is finished, and return whether `deadline` was before that.
+    """Show what comes until the job has ended, and return whether `deadline` was before that.
 
     `last` is the job as it was before.
     """
@@ -100,9 +101,9 @@ def _show(last: Snapshot, pipe: Pipe[News], to: Display, deadline: float | None)
         refused_at = min(refused_at, now) if last.refusal else math.inf
         if now >= refused_at + REFUSED_SECONDS:
             raise JobRefused(last)
-        if last.is_finished:
+        if last.has_ended:
             ended_at = now if ended_at is None or items else ended_at
-            if now > ended_at + LAST_SECONDS:
+            if now > ended_at + (LAST_SECONDS if last.is_finished else KEPT_SECONDS):
                 break
         elif deadline is not None and now >= deadline:
             return True
@@ -188,8 +189,8 @@ class PlainDisplay(Display):
 COLUMNS = ("NAME", "STATE", "NODES", "STEP", "LOSS", "ETA", "RESTARTS", "AGE", "REASON")
 # Rows of a table, and bytes of a line of a log.
 MAX_ROWS, MAX_LINE = 200, 240
-_COLOURS = {"Running": "#15803d", "Succeeded": "#15803d", "Restarting": "#b45309"}
-_COLOURS |= {"Failed": "#b91c1c"}
+_COLOURS = {"Running": "#15803d", "Succeeded": "#15803d", "Failed": "#b91c1c"}
+_COLOURS |= dict.fromkeys(("Restarting", "Idle"), "#b45309")
 _STYLE = "font-family: ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 
 

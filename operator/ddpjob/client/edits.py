@@ -23,7 +23,11 @@ _TERMS = ("spec", "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDu
 # Characters of a job's name, as `api.MAX_NAME` has them behind a slow import.
 MAX_NAME = 52
 # What a new object does not take over from the one that it is like.
-_OWN_ANNOTATIONS = (names.USER_ANNOTATION, "kubectl.kubernetes.io/last-applied-configuration")
+_OWN_ANNOTATIONS = (
+    names.USER_ANNOTATION,
+    names.PREVIOUS_CODE_ANNOTATION,
+    "kubectl.kubernetes.io/last-applied-configuration",
+)
 
 
 def with_settings(spec: Mapping[str, Any], settings: Iterable[str]) -> Body:
@@ -40,8 +44,9 @@ def with_settings(spec: Mapping[str, Any], settings: Iterable[str]) -> Body:
             rule = f"must be FIELD=VALUE, such as nnodes=4, got {setting!r}"
             raise InvalidJob("--set", rule, setting)
         if path[0] == "env" and len(path) == 2:
-            found["env"] = [each for each in found.get("env") or () if each["name"] != path[1]]
-            found["env"].append({"name": path[1], "value": text})
+            env = found["env"] = [*(found.get("env") or ())]
+            at = next((at for at, each in enumerate(env) if each["name"] == path[1]), len(env))
+            env[at : at + 1] = [{"name": path[1], "value": text}]
         else:
             put(found, path, _value(text))
     return found

@@ -99,13 +99,13 @@ def choices(job: Snapshot, wanted: Wanted | None, query: Query) -> list[Query]:
     """Return the queries, to be read one after the other, for the wanted lines of a job.
 
     If nobody says what is wanted, they are the last lines of the rank that failed first, if the job
-    failed or restarts, and then rank 0 from the failure on.
+    failed, restarts or is Idle for it, and then rank 0 from the failure on.
     """
     if wanted is not None:
         return [replace(query, wanted=wanted)]
     status, rank_0 = job.body.get("status"), Wanted(frozenset({0}))
     failed = whose_lines(status, job.processes_per_node)
-    if job.state not in ("Failed", "Restarting") or failed is None:
+    if not why.has_failed(status) or failed is None:
         return [replace(query, wanted=rank_0)]
     kind, number = failed
     attempt = why.number(status, "failure", "attempt") or 0
@@ -127,7 +127,7 @@ def choices(job: Snapshot, wanted: Wanted | None, query: Query) -> list[Query]:
 
 def whose_lines(status: object, processes: int) -> tuple[Literal["rank", "node"], int] | None:
     """Return the rank whose lines say why the last attempt failed, or the node rank of its pod."""
-    rank, node = why.place(why.part(status, "failure"), processes)
+    rank, node = why.place(status, why.part(status, "failure"), processes)
     # A script may have started more ranks than the job says, and their lines are in its pod's.
     if rank is not None and rank // processes == node:
         return "rank", rank
@@ -346,8 +346,13 @@ def restarted(before: Snapshot, now: Snapshot) -> str:
     ended = f"attempt {old}" if new > old else f"round {before.round} of attempt {old}"
     status = now.body.get("status")
     is_cause = why.number(status, "failure", "attempt") == old
+    is_cause &= (why.number(status, "failure", "round") or 0) == before.round
     cause = f": {why.cause(status, now.processes_per_node)}" if is_cause else ""
     nodes = why.text(status, "summary", "nodes")
     pods = f" ({nodes} pods)" if nodes else ""
     follows = f"waiting for attempt {new}{pods}" if new > old else f"round {now.round} follows"
+    if now.state == "Idle":
+        follows = "its pods stay, for an edit of args, env or code"
+    elif now.revision > before.revision:
+        follows += f", with revision {now.revision}"
     return f"-- {ended} ended{cause}; {follows} --"

@@ -4,7 +4,10 @@ import json
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from copy import copy
 from functools import partial
+from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
 from ddpjob import names, why
@@ -27,6 +30,7 @@ from ddpjob.times import unix_seconds
 if TYPE_CHECKING:
     from ddpjob.client.display import News
     from ddpjob.cluster.logs import LogLine
+    from ddpjob.code.archive import CodeArchive
 
 # Between two looks at the pods that are left of a deleted job.
 POLL_SECONDS = 1.0
@@ -60,10 +64,11 @@ class Job(Snapshot):
     ) -> "Job":
         """Return the job once it is `finished`, `running`, or at `step=N` at least.
 
-        A finished job is never waited for. With `check`, a failed one raises JobFailed. Raises
-        JobTimeout after `timeout` seconds, JobRefused once the job's pods have been refused for
-        `refused_after` seconds, NotFound if the job is deleted, and ValueError for another `until`.
-        The job runs on in all of these cases.
+        A finished job is never waited for, nor an Idle one, whose ranks have ended and whose pods
+        are kept. With `check`, a failed one raises JobFailed. Raises JobTimeout after `timeout`
+        seconds, JobRefused once the job's pods have been refused for `refused_after` seconds,
+        NotFound if the job is deleted, and ValueError for another `until`. The job runs on in all
+        of these cases.
         """
         wanted = parse_until(until)
         limits: dict[str, Any] = {"timeout": timeout, "refused_after": refused_after}
@@ -73,14 +78,14 @@ class Job(Snapshot):
         return job
 
     def result(self, timeout: float | None = None) -> Any:
-        """Return what rank 0 has left, which is JSON, once the job has succeeded.
+        """Return what rank 0 has left, which is JSON, once its ranks have ended well.
 
         Raises JobFailed, JobTimeout, ResultTooLarge, NoResult, and NotFound.
         """
         return value_of(self.wait(timeout=timeout))
 
     def follow(self, *, timeout: float | None = None) -> Self:
-        """Show the job until it is finished: in a notebook live, elsewhere line by line.
+        """Show the job until it has ended, as for `wait`: in a notebook live, elsewhere in lines.
 
         An interrupt ends the looking on alone, and says how to come back. Raises JobTimeout after
         `timeout` seconds, JobRefused once its pods have been refused for 30 s, and NotFound if the
@@ -94,11 +99,12 @@ class Job(Snapshot):
     @contextmanager
     def news(self) -> "Iterator[Pipe[News]]":
         """Yield a pipe of what happens to the job, for displays."""
-        apart = Job(self._connection.apart(), self.body)
+        apart = copy(self)
+        apart._connection = self._connection.apart()
         pipe: Pipe[News] = Pipe()
         try:
             pipe.read(apart.watch)
-            pipe.read(lambda: _lines(apart))
+            pipe.read(apart._lines)
             yield pipe
             self.refresh()
         finally:
@@ -141,7 +147,7 @@ class Job(Snapshot):
         """
         with closing(self._changes(None)) as changes:
             for job in changes:
-                yield Job(self._connection, job.body)
+                yield copy(job)
                 if job.is_finished:
                     return
 
@@ -203,6 +209,27 @@ class Job(Snapshot):
     def resume(self) -> "Job":
         """Start the suspended job again, with a new attempt."""
         return self.patch({"spec": {"suspend": False}})
+
+    def update(
+        self,
+        *,
+        code: "Path | CodeArchive | None" = None,
+        script_args: Sequence[str] | None = None,
+        env: Mapping[str, str] = MappingProxyType({}),
+    ) -> "Job":
+        """Have the ranks go on with other code, arguments or variables, and return the job.
+
+        `code` is a folder, or what `pack` has made of one; `script_args` are the words in `args`
+        after the script, or after `-m` and the module. Their pods stay, unless `env` has a new
+        variable, the job had no code before, or `failurePolicy.restartStrategy` is Recreate.
+        Raises InvalidJob, Conflict for another job of the name, or another ClusterError.
+        """
+        from ddpjob.client import updates
+
+        self.refresh()
+        archive = updates.load(code)
+        new = updates.edited(self.body, archive, script_args, env)
+        return self.patch(updates.patch(self._connection, self.body, new, archive))
 
     def rerun(
         self, *, name: str | None = None, script_args: Sequence[str] | None = None, **set: Any
@@ -277,6 +304,13 @@ class Job(Snapshot):
                 raise Conflict(409, "Conflict", text) from None
             raise
 
+    def _lines(self) -> "Iterator[News]":
+        """Yield lines of rank 0; without the right to read them, say so and go on without."""
+        try:
+            yield from self.logs(rank=0, follow=True)
+        except DDPJobError as error:
+            yield f"no lines of rank 0: {error}"
+
     def _take(self, body: Body) -> "Job":
         if self.uid and why.text(body, "metadata", "uid") != self.uid:
             raise NotFound(404, "NotFound", f"{self.name} was deleted; another job has its name")
@@ -295,18 +329,6 @@ class Job(Snapshot):
         with closing(watch) as bodies:
             for body in bodies:
                 yield self._take(body)
-
-
-class Run(Job):
-    """A job that `launch` has made, in a cluster or on this machine."""
-
-
-def _lines(job: Job) -> "Iterator[News]":
-    """Yield lines of rank 0; without the right to read them, say so and go on without."""
-    try:
-        yield from job.logs(rank=0, follow=True)
-    except DDPJobError as error:
-        yield f"no lines of rank 0: {error}"
 
 
 def value_of(job: Snapshot) -> Any:

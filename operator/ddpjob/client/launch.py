@@ -3,6 +3,7 @@
 import json
 import os
 import queue
+import secrets
 import shutil
 import subprocess
 import sys
@@ -20,8 +21,9 @@ from typing import Any, Literal
 from ddpjob import names
 from ddpjob.client.client import Client
 from ddpjob.client.display import News
-from ddpjob.client.job import Job, Run
+from ddpjob.client.job import Job
 from ddpjob.client.jobfile import named
+from ddpjob.client.run import Run, refuse
 from ddpjob.client.snapshot import Snapshot
 from ddpjob.cluster.connection import Connection
 from ddpjob.cluster.login import Login
@@ -241,13 +243,17 @@ def _lines(path: Path, goes_on: Callable[[], bool]) -> Iterable[str]:
 Program = Callable[..., Any] | ModuleType | str | Path
 # Set in each process of a job by the operator.
 IN_A_JOB = "DDPJOB_ATTEMPT"
+# A file that makes the archive of each call in kept pods another one: equal ones are no edit.
+NONCE = ".ddpjob-call"
 
 
 def launch(
     fn_or_module: Program,
     /,
     *args: Any,
-    nnodes: int = 1,
+    job: Job | None = None,
+    keep_seconds: int | None = None,
+    nnodes: int | None = None,
     gpus: int | None = None,
     image: str | None = None,
     name: str | None = None,
@@ -264,14 +270,18 @@ def launch(
     timeout: float | None = None,
     **kwargs: Any,
 ) -> Run:
-    """Run a function in every rank of a job, and return the job once it has succeeded.
+    """Run a function in every rank of a job, and return the job once the function has ended well.
 
     Args:
         fn_or_module: A function; a module, or its name, which is run as `python -m`; or a script,
             as a path or a text that ends with `.py`. A function of a notebook is sent by its source
             together with the functions, classes, imports and constants that it uses.
         args: Arguments of the function, which are JSON; of a script, its command line.
-        nnodes: The number of nodes. Each is one pod, with a process for each of its GPUs.
+        job: A job in whose pods the function runs, such as an earlier `launch` has returned. It
+            replaces what still runs there. Beside it, options of the job cannot be given.
+        keep_seconds: Seconds for which the job keeps its pods after a function, for the next one.
+            Then a failure is not tried again, unless `spec` has a `failurePolicy`.
+        nnodes: The number of nodes, by default 1. Each is one pod, with a process for each GPU.
         gpus: GPUs of each node.
         image: An image with python3 and torch. On this machine it is of no effect.
         name: The job's name. By default it is made of the function's: `train-k7x2p`.
@@ -293,8 +303,9 @@ def launch(
 
     Raises:
         InvalidJob: For a function or an argument that cannot be sent, and for what breaks a rule.
-        JobFailed: If the job fails. Its attribute `job` is the run.
+        JobFailed: If the function fails. Its attribute `job` is the run.
         JobTimeout: After `timeout` seconds. Its attribute `job` is the run.
+        Conflict: If the pods of `job` are gone, or another call has replaced this one.
         ClusterError: Such as Forbidden, AlreadyExists or NotFound, if the job is deleted.
     """
     # These take long to import.
@@ -306,31 +317,46 @@ def launch(
             "launch was called by a job's own code, when it was imported: call it below "
             'if __name__ == "__main__"'
         )
+    if on not in ("cluster", "local"):
+        raise InvalidJob("launch", f"on must be 'cluster' or 'local', got {on!r}")
+    if isinstance(job, LocalRun) or on == "local" and (job is not None or keep_seconds):
+        rule = "a run on this machine keeps no pods: job and keep_seconds need a cluster"
+        raise InvalidJob("launch", rule)
     folder = None if code is None else Path(code).expanduser().absolute()
     words, files, title = _program(fn_or_module, args, kwargs, folder or Path.cwd())
-    options = JobOptions(
-        args=words,
-        name=name,
-        image=image or (None if on == "cluster" else "local"),
-        nnodes=nnodes,
-        gpus=gpus,
-        checkpoint=checkpoint,
-        env=env or {},
-        env_from_secret=env_from_secret,
-    )
-    base = {"apiVersion": names.API_VERSION, "kind": names.KIND, "spec": spec or {}}
-    job = build_job(options, {**base, "metadata": {"generateName": f"{title}-"}})
-    for problem in problems(job):
-        raise problem
-    if on == "local":
-        run: Run = LocalRun(named(job), folder or Path.cwd(), files)
-    elif on == "cluster":
-        sends = bool(folder or files)
-        archive = pack(folder, names=code_include, extra=files) if sends else None
-        client = client or Client()
-        run = Run(client.connection, client.submit(job, code=archive).body)
+    if job is not None:
+        asked = {"nnodes": nnodes, "gpus": gpus, "keep_seconds": keep_seconds, "spec": spec}
+        texts = {"image": image, "name": name, "checkpoint": checkpoint, "client": client}
+        refuse({**asked, **texts, "env_from_secret": env_from_secret or None})
+        files = {**files, NONCE: secrets.token_bytes(16)}
+        archive = pack(folder, names=code_include, extra=files)
+        run = Run.within(job, words, archive, env or {}, timeout)
     else:
-        raise InvalidJob("launch", f"on must be 'cluster' or 'local', got {on!r}")
+        options = JobOptions(
+            args=words,
+            name=name,
+            image=image or (None if on == "cluster" else "local"),
+            nnodes=1 if nnodes is None else nnodes,
+            gpus=gpus,
+            checkpoint=checkpoint,
+            env=env or {},
+            env_from_secret=env_from_secret,
+        )
+        if keep_seconds is not None:
+            # An error shows at once, and the next call tries again.
+            once = {"failurePolicy": {"maxRestarts": 0}}
+            spec = {**once, **(spec or {}), "keepSeconds": keep_seconds}
+        base = {"apiVersion": names.API_VERSION, "kind": names.KIND, "spec": spec or {}}
+        body = build_job(options, {**base, "metadata": {"generateName": f"{title}-"}})
+        for problem in problems(body):
+            raise problem
+        if on == "local":
+            run = LocalRun(named(body), folder or Path.cwd(), files)
+        else:
+            sends = bool(folder or files)
+            code_sent = pack(folder, names=code_include, extra=files) if sends else None
+            client = client or Client()
+            run = Run(client.connection, client.submit(body, code=code_sent).body)
     if wait and stream:
         run.follow(timeout=timeout)
         run.raise_if_failed()

@@ -58,13 +58,30 @@ class Snapshot:
 
     @property
     def state(self) -> str:
-        """Return Pending, Starting, Running, Restarting, Suspended, Succeeded or Failed."""
+        """Return Pending, Starting, Running, Restarting, Idle, Suspended, Succeeded or Failed."""
         return why.state(self.body.get("status"))
 
     @property
     def is_finished(self) -> bool:
         """Return whether the job has succeeded or failed."""
         return self.state in why.FINISHED
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether the job is finished, or Idle: its ranks have ended, and its pods are kept.
+
+        An Idle job has not ended if an edit is to run in these pods, or cannot.
+        """
+        seen = why.number(self.body, "status", "observedGeneration") or 0
+        is_seen = seen >= (why.number(self.body, "metadata", "generation") or 0)
+        return self.is_finished or self.state == "Idle" and is_seen and not self.refusal
+
+    @property
+    def has_failed(self) -> bool:
+        """Return whether the job has failed, or is Idle because its ranks have."""
+        if self.state != "Idle":
+            return self.state == "Failed"
+        return self.has_ended and why.has_failed(self.body.get("status"))
 
     @property
     def reason(self) -> str:
@@ -85,6 +102,11 @@ class Snapshot:
     def round(self) -> int:
         """Return the number of the current round of the attempt, from 0."""
         return why.number(self.body, "status", "round") or 0
+
+    @property
+    def revision(self) -> int:
+        """Return how often what the ranks run has been edited, from 1."""
+        return why.number(self.body, "status", "program", "revision") or 1
 
     @property
     def refusal(self) -> str:
@@ -161,22 +183,23 @@ class Snapshot:
         return list(self.status.history)
 
     def is_at(self, wanted: int | None) -> bool:
-        """Return whether the job is finished, or has reported this step (see `parse_until`)."""
-        if self.is_finished or wanted is None:
-            return self.is_finished
+        """Return whether the job has ended, or has reported this step (see `parse_until`)."""
+        if self.has_ended or wanted is None:
+            return self.has_ended
         return self.state == "Running" and (self.step or 0) >= wanted
 
     def raise_if_failed(self) -> None:
         """Raise JobFailed, with the primary failure, if the job has failed."""
-        if self.state != "Failed":
+        if not self.has_failed:
             return
         status = self.body["status"]
+        kind = "Failed" if self.is_finished else "Running"
         failure = status.get("failure", {})
         texts = ("node", "signal", "exception")
         error = JobFailed(
             self.name,
-            why.text(why.condition(status, "Failed"), "reason") or "Failed",
-            rank=why.place(failure, self.processes_per_node)[0],
+            why.text(why.condition(status, kind), "reason") or "Failed",
+            rank=why.place(status, failure, self.processes_per_node)[0],
             exit_code=failure.get("exitCode"),
             **{name: failure.get(name) for name in texts},
             message=failure.get("message", ""),

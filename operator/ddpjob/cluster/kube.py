@@ -52,14 +52,17 @@ class KubeCluster:
         *,
         in_flight: int = IN_FLIGHT,
         fence: Callable[[], None] | None = None,
+        told: Callable[[str, str, int, float], None] = lambda *_: None,
     ) -> None:
-        """`fence` is called right before each write, after any wait; what it raises stops it."""
-        self._credentials, self._fence = credentials, fence
+        """`fence` is called right before each write, after any wait; what it raises stops it.
+
+        `told` gets the verb, the plural, the status code and the seconds of each request that is no
+        watch; code 0 is one without an answer.
+        """
+        self._credentials, self._fence, self._told = credentials, fence, told
         self._token, self._token_read = credentials.token, float("-inf")
         self._slots = asyncio.Semaphore(in_flight)
         self.ahead = 0.0
-        self.requests: dict[tuple[str, str, int], int] = {}
-        """How many requests of each (verb, plural, status code); code 0 without an answer."""
         self._session = aiohttp.ClientSession(
             base_url=credentials.server,
             connector=aiohttp.TCPConnector(
@@ -206,6 +209,7 @@ class KubeCluster:
         async with self._slots:
             if self._fence is not None and method != "GET":
                 self._fence()
+            begin = time.monotonic()
             try:
                 headers = self._headers()
                 if method == "PATCH":
@@ -226,8 +230,7 @@ class KubeCluster:
                 message = f"{verb} {path}: the answer cannot be read: {error}"
                 raise Unavailable(answer.status, "Garbled", message) from error
             finally:
-                key = (verb, resource.plural, code)
-                self.requests[key] = self.requests.get(key, 0) + 1
+                self._told(verb, resource.plural, code, time.monotonic() - begin)
 
     def _compared(self, date: str) -> float:
         """Seconds by which a server that answers with `date` is ahead of us, as it was without one.

@@ -6,12 +6,13 @@ them with the last of their owners. One that no job owns is somebody's own: it i
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from ddpjob import names, why
 from ddpjob.cluster import CONFIGMAPS
 from ddpjob.cluster.connection import Connection
-from ddpjob.errors import AlreadyExists, Conflict, InvalidJob, NotFound
+from ddpjob.errors import AlreadyExists, Conflict, Forbidden, InvalidJob, NotFound
 from ddpjob.json_depth import Body
 
 STRATEGIC = "application/strategic-merge-patch+json"
@@ -91,6 +92,25 @@ def _join(connection: Connection, job: Body, found: Body) -> bool:
         except (Conflict, NotFound):  # it is gone, or was made anew
             return False
     return "deletionTimestamp" not in found["metadata"]
+
+
+def leave(connection: Connection, job: Body, name: str) -> None:
+    """Have a ConfigMap deleted if the job alone owns it, else make the job no owner of it.
+
+    Where that is not allowed, it goes with the job. One that the job does not own stays as it is.
+    """
+    namespace, uid = job["metadata"]["namespace"], job["metadata"]["uid"]
+    with suppress(NotFound, Conflict, Forbidden):
+        known = connection.get(CONFIGMAPS, name, namespace=namespace)["metadata"]
+        path = CONFIGMAPS.path(namespace, name)
+        owners = [owner["uid"] for owner in known.get("ownerReferences", ())]
+        if owners == [uid]:
+            version = {"uid": known["uid"], "resourceVersion": known["resourceVersion"]}
+            connection.request("DELETE", path, {"preconditions": version})
+        elif uid in owners:
+            own = [{"$patch": "delete", "uid": uid}]
+            body = {"metadata": {"uid": known["uid"], "ownerReferences": own}}
+            connection.request("PATCH", path, body, content_type=STRATEGIC)
 
 
 def _owner(job: Body) -> Body:

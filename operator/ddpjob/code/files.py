@@ -117,6 +117,8 @@ def _ask(folder: Path, *words: str) -> str:
         ended = subprocess.run(
             ["git", *words],
             cwd=folder,
+            # To whoever watches the folder, a refreshed index would be a change.
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
         )

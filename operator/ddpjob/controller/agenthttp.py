@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 Page = TypeVar("Page", bound=BaseModel)
 
 # A pod's network is near.
-CONNECT_SECONDS = 5.0
+CONNECT_SECONDS = 2.0
 # Of a page. An agent keeps its largest, of a group whose nodes have all failed, below 48 KiB.
 # pydantic makes objects of known fields alone: the dearest page that was found takes it 3 ms.
 MAX_BYTES = 64 * 1024
@@ -53,11 +53,13 @@ class AgentHttp:
         kind: type[Page],
         headers: Mapping[str, str] = MappingProxyType({}),
         seconds: float | None = None,
+        *,
+        content: bytes | None = None,
     ) -> Page | None:
         """Return a page of the pod's agent, or None if the agent does not give one.
 
         It has so many seconds for it, or else those of the session, once it is the turn of its
-        namespace.
+        namespace. `content` is posted, if it is not None.
         """
         await asyncio.sleep(self._shares.take(pod.namespace, COST))
         within = self._http.timeout if seconds is None else _within(seconds)
@@ -66,8 +68,10 @@ class AgentHttp:
         address = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
         port = pod.agent_port if self._local else names.AGENT_PORT
         try:
-            async with self._http.get(
+            async with self._http.request(
+                "GET" if content is None else "POST",
                 f"http://{address}:{port}{path}",
+                data=content,
                 headers=headers,
                 allow_redirects=False,
                 timeout=within,

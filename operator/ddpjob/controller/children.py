@@ -17,7 +17,7 @@ from ddpjob import names
 from ddpjob.api import DDPJob, broken_expressions
 from ddpjob.cluster import CONFIGMAPS, DDPJOBS, NETWORK_POLICIES, PODS, SERVICES, Cluster, Resource
 from ddpjob.controller.gangs import Gangs
-from ddpjob.controller.memory import Caches, JobRecord, Memory, Rendered, place_of
+from ddpjob.controller.memory import Caches, JobRecord, Memory, place_of, rendered
 from ddpjob.errors import AlreadyExists, ClusterError, Conflict, NotFound, Refused
 from ddpjob.json_depth import Body, aside
 from ddpjob.plan.cleanup import SPARED_SECONDS
@@ -89,8 +89,11 @@ class Children:
         The pods are rendered first, so that nothing is created for a job that cannot have pods.
         Raises InvalidJob, and ClusterError where something cannot be created.
         """
+        known = memory.rendered
+        if known is not None and known.error is not None and known.place == place_of(job):
+            raise known.error  # of its code perhaps, which rendering does not look at
         memory.template = await self.render(job)
-        memory.rendered = Rendered(place_of(job), memory.template.spec_hash)
+        memory.rendered = rendered(job, memory.template)
         memory.token = memory.token or token_urlsafe(TOKEN_BYTES)
         children = [(SERVICES, render.service(job, memory.token))]
         if (network := render.network_policy(job, self.settings.policy)) is not None:

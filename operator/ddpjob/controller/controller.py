@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, partial
@@ -17,6 +18,7 @@ from ddpjob.controller.agents import Agents
 from ddpjob.controller.children import Children
 from ddpjob.controller.lease import Elector
 from ddpjob.controller.memory import Caches, Head, JobRecord, job_record
+from ddpjob.controller.observer import Observer
 from ddpjob.controller.queue import KeyedQueue
 from ddpjob.controller.reconcile import Reconciler
 from ddpjob.controller.workloads import WORKLOADS, Workloads
@@ -55,8 +57,10 @@ class Controller:
         namespaces: Sequence[str] | None = None,
         settings: Settings | None = None,
         elector: Elector | None = None,
+        observer: Observer | None = None,
     ) -> None:
         """`namespaces` of None means all of them; without an elector it works at once."""
+        self._observer = observer or Observer()
         self.settings = settings or Settings()
         self.cluster = cluster
         self.leading = False
@@ -98,7 +102,7 @@ class Controller:
         )
         self.agents = Agents(self.settings, self)
         self.reconciler = Reconciler(
-            cluster, caches, children, self.settings, self.agents, workloads
+            cluster, caches, children, self.settings, self.agents, workloads, self._observer
         )
         labels = f"{names.MANAGED_BY_LABEL}={names.MANAGED_BY}"
         self.informers: list[Informer[JobRecord] | Informer[PodRecord]] = []
@@ -197,6 +201,7 @@ class Controller:
                 self.jobs[key] = new
         else:
             self.reconciler.memories.pop(record.uid, None)
+            self._observer.forget(record.uid)
             if self.jobs.get(key) is old:
                 del self.jobs[key]
                 self.queue.succeeded(key)  # the next job of the name has failed nothing yet
@@ -253,6 +258,13 @@ class Controller:
             if head is not None and (head.running and head.ip or head.result == "failed"):
                 yield Head(job, memory.order.placed(head), memory.order)
 
+    async def program(self, job: JobRecord, wanted: str) -> bytes:
+        """Return what has this hash and the job's ranks are to run; nothing if it is not there."""
+        now = self.jobs.get((job.namespace, job.name))  # it has been edited since
+        if now is None or now.uid != job.uid:
+            return b""
+        return await self.reconciler.programs.content(now, wanted)
+
     async def old_token(self, job: JobRecord, pod: PodRecord) -> str:
         """Return the token of a pod that an earlier version has made; "" if it cannot be read."""
         return await self.reconciler.children.old_token(job, pod)
@@ -279,6 +291,7 @@ class Controller:
     async def _work(self) -> None:
         while True:
             key = await self.queue.get()
+            begin, result = time.monotonic(), "done"
             try:
                 again = await self.reconciler.reconcile(*key)
                 self.queue.succeeded(key)
@@ -293,9 +306,12 @@ class Controller:
                     at_most=self.reconciler.seconds_to_requeue(*key),
                 )
                 log.info("job=%s/%s retry_in=%.1fs error=%s", *key, pause, error)
+                result = "refused"
             except Exception:
                 # One job must not stop the others, whatever is wrong with it or with us.
                 pause = self.queue.retry(key, at_least=1.0)
                 log.exception("job=%s/%s retry_in=%.1fs", *key, pause)
+                result = "error"
             finally:
                 self.queue.done(key)
+                self._observer.reconciled(result, time.monotonic() - begin)

@@ -9,8 +9,10 @@ import asyncio
 import math
 import resource
 import time
+from collections import defaultdict
 from contextlib import nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field
@@ -27,6 +29,8 @@ from ddpjob.settings import Settings
 MOST_HELD, OTHER_DESCRIPTORS, AT_ONCE = 2000, 800, 64
 # A request is held for `progress_poll`, and by a busy agent somewhat longer.
 REQUEST_SECONDS = 30.0
+# The same for some MiB of code, of which so many are in memory at once, of a namespace one.
+BRING_SECONDS, BRINGING = 10.0, 8
 # The same where it matters whether a node is heard.
 LATE_SECONDS = 3.0
 # An agent that always has news gets so many requests at once, and then so many a second.
@@ -44,16 +48,10 @@ class _Hostile(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
 
-class _Message(TerminationMessage):
-    """The termination message of a node whose ranks have failed, so they have no result."""
-
-    result: None = None
-
-
 class _Failure(_Hostile):
     node_rank: Number
     exit_code: Annotated[int, Field(ge=-(2**31), lt=2**31)]
-    message: Annotated[_Message | _Hostile, Field(union_mode="left_to_right")]
+    message: Annotated[TerminationMessage | _Hostile, Field(union_mode="left_to_right")]
     """One that is no agent's is empty."""
 
 
@@ -67,6 +65,8 @@ class GroupPage(ProgressPage):
 
     serial: Number
     running: bool = False
+    over: bool = False
+    lacks_program: bool = False
     failures: Annotated[list[_Failure], Field(max_length=64), FailFast()] = []
     progress: ProgressPage | None = None
     stamp: Annotated[float, Field(ge=0, lt=2**53)] | None = None
@@ -86,6 +86,7 @@ class GroupPage(ProgressPage):
             attempt=self.attempt,
             round=self.round,
             running=self.running,
+            over=self.over,
             exits=tuple(
                 NodeExit(
                     each.node_rank,
@@ -110,6 +111,7 @@ class _Talk:
         self.request: asyncio.Task[GroupPage | None] | None = None
         self.missed = 0  # requests without an answer, in a row
         self.told = frozenset[str]()  # uids of pods that know where this one is
+        self.program, self.unbrought = "", 0  # what its agent has got for ranks to run; tries
         self._spent, self._at = 0.0, time.monotonic()
 
     def give(self, order: Order) -> None:
@@ -137,6 +139,8 @@ class Groups:
         self._held = 0
         self._at_once = asyncio.Semaphore(AT_ONCE)
         self._most_held = most_held()
+        self._bringing = asyncio.Semaphore(BRINGING)
+        self._of_namespace = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(1))
 
     def __len__(self) -> int:
         """Return the number of jobs that are asked."""
@@ -193,6 +197,8 @@ class Groups:
                     self._silence.heard(head._replace(order=talk.order), unheard)
                 report = page.progress.report() if page.progress else None
                 self._desk.take_answer(head.job, report, page.round_status())
+                if page.lacks_program:
+                    await self._bring(http, head, talk)
 
     async def _lead(self, http: AgentHttp, head: Head, talk: _Talk) -> None:
         """Tell the other pods where rank 0's pod is, if that has replaced another one."""
@@ -208,6 +214,22 @@ class Groups:
         pods = self._desk.pods(head.job) if missing else ()
         await asyncio.gather(*(tell(pod) for pod in pods if pod.uid in missing and pod.running))
         talk.told &= talk.order.members
+
+    async def _bring(self, http: AgentHttp, head: Head, talk: _Talk) -> None:
+        """Have the agent get what ranks are ordered to run, which it lacks. It gets it once."""
+        wanted = talk.order.program
+        if wanted in ("", talk.program):
+            return
+        headers = {"Authorization": f"Bearer {head.pod.token}"}
+        async with self._of_namespace[head.job.namespace], self._bringing:
+            content = await self._desk.program(head.job, wanted)
+            post = partial(http.read, head.pod, "/program", _Hostile, headers, BRING_SECONDS)
+            is_there = content and await post(content=content) is not None
+        if is_there:
+            talk.program, talk.unbrought = wanted, 0
+        else:
+            talk.unbrought += 1
+            await asyncio.sleep(pause_after(talk.unbrought, PAUSE_SECONDS, MOST_PAUSE_SECONDS))
 
     async def _ask(self, http: AgentHttp, head: Head, talk: _Talk) -> GroupPage | None:
         """Return the answer; None if there is none, or the order has changed meanwhile."""
@@ -277,6 +299,8 @@ async def fetch_group(
         query += f"&size={order.size}"
     if order.held:
         query += "&held=1"
+    if order.program:
+        query += f"&program={order.program}"
     headers = {"Authorization": f"Bearer {pod.token}"}
     within = hold + LATE_SECONDS if pod.node_timeout or not hold else REQUEST_SECONDS
     page = await http.read(pod, f"/group?{query}", GroupPage, headers, within)

@@ -10,14 +10,15 @@ import time
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, get_args
 
-from ddpjob import api, names
+from ddpjob import api, names, why
 from ddpjob.api import Admission, DDPJob, Status, oversize
 from ddpjob.errors import DDPJobError, InvalidJob
 from ddpjob.json_depth import read_json, write_json
 from ddpjob.plan.model import Made, Order, PodRecord, Report, RoundStatus
 from ddpjob.plan.own import is_own, made_of, placed
+from ddpjob.pods.program import print_of
 from ddpjob.pods.render import PodTemplate
 
 _AT_REST = ("suspend", "managedBy", "nnodes", "cleanPodPolicy", "ttlSecondsAfterFinished")
@@ -27,6 +28,7 @@ _FINISHED = (
     *("completionTime", "progress", "goodput"),
 )
 """What is kept of the status of a finished job, its conditions' messages apart."""
+_STATES: Mapping[str, str] = {state: state for state in get_args(api.State)}  # one copy each
 _LARGE = 16 * 1024  # bytes of JSON; up to 3 ms to read and 14 ms to render
 _STAND_IN = {"image": "none", "args": ["none"]}
 
@@ -40,6 +42,7 @@ class JobRecord:
     uid: str
     resource_version: int
     body: bytes
+    state: str = ""
     is_part: bool = False
     """The job is at rest, and its spec and its status are not whole."""
     refused: InvalidJob | None = None
@@ -88,6 +91,7 @@ def job_record(body: Mapping[str, Any]) -> JobRecord:
         uid=metadata["uid"],
         resource_version=int(metadata["resourceVersion"]),
         body=write_json({"apiVersion": names.API_VERSION, "kind": names.KIND, **kept}),
+        state=_STATES.get(why.state(status), ""),
         is_part=is_part,
         refused=refused,
     )
@@ -107,9 +111,13 @@ def _in_brief(status: Mapping[str, Any]) -> dict[str, Any]:
     return brief | {"conditions": [{**condition, "message": ""} for condition in named]}
 
 
-Place = tuple[int, Made, Admission | None, tuple[str, ...]]
-"""Generation, what is created, what Kueue has admitted the job with, and silent nodes: its pods
-follow from it.
+# Code that is not there, or is another, is looked for again so soon, at first and at most: it may
+# be some MiB each time.
+LOOK_SECONDS, MOST_LOOK_SECONDS = 5.0, 300.0
+
+Place = tuple[int, Made, Admission | None, tuple[str, ...], str]
+"""Generation, what is created, what Kueue has admitted the job with, silent nodes, and the program
+that is ordered: its pods follow from it.
 """
 
 
@@ -117,7 +125,8 @@ def place_of(job: DDPJob) -> Place:
     """Return the job's `Place` now."""
     status = job.status
     silent = tuple(node.name for node in status.silent_nodes)
-    return job.metadata.generation, made_of(status), status.admission, silent
+    where = job.metadata.generation, made_of(status), status.admission, silent
+    return *where, status.ordered_program
 
 
 @dataclass(frozen=True)
@@ -126,8 +135,25 @@ class Rendered:
 
     place: Place
     spec_hash: str = ""
+    program: str = ""
     error: InvalidJob | None = None
-    """Why no pods can be made of it."""
+    """Why no pods can be made of it, or its code is not there."""
+    tries: int = 0
+    """How often its code has been looked for in vain."""
+    at: float = field(default_factory=time.monotonic)
+    """Monotonic time."""
+
+    @property
+    def look_seconds(self) -> float:
+        """The seconds until its code is looked for again; infinity if it lacks none."""
+        if self.error is None or not self.error.path.startswith("spec.code"):
+            return math.inf
+        return min(MOST_LOOK_SECONDS, LOOK_SECONDS * 2.0**self.tries) - elapsed(self.at)
+
+
+def rendered(job: DDPJob, template: PodTemplate) -> Rendered:
+    """Return what a decision needs to know of the job's pods as they are rendered now."""
+    return Rendered(place_of(job), template.spec_hash, print_of(template.program))
 
 
 # Anybody who may create pods can have some of them count for a job's.
@@ -266,6 +292,9 @@ class Desk(Protocol):
 
     def pods(self, job: JobRecord) -> Iterable[PodRecord]:
         """Return a job's pods."""
+
+    async def program(self, job: JobRecord, wanted: str) -> bytes:
+        """Return what has this hash and the job's ranks are to run; nothing if it is not there."""
 
     async def old_token(self, job: JobRecord, pod: PodRecord) -> str:
         """Return the token of a pod that an earlier version has made; "" if it cannot be read."""

@@ -3,6 +3,7 @@
 import asyncio
 import math
 import random
+import time
 from collections import deque
 from collections.abc import Hashable
 from typing import Generic, TypeVar
@@ -19,7 +20,7 @@ class KeyedQueue(Generic[Key]):
     def __init__(self, *, first: float = 0.5, cap: float = 60.0) -> None:
         """`first` and `cap` bound the back-off of `retry`, in seconds."""
         self._first, self._cap = first, cap
-        self._line: deque[Key] = deque()
+        self._line: deque[tuple[Key, float]] = deque()  # since when each is there (monotonic)
         self._waiting: set[Key] = set()
         self._in_work: set[Key] = set()
         self._timers: dict[Key, asyncio.TimerHandle] = {}
@@ -41,8 +42,7 @@ class KeyedQueue(Generic[Key]):
             return
         self._waiting.add(key)
         if key not in self._in_work:
-            self._line.append(key)
-            self._ready.set()
+            self._line_up(key)
 
     def add_after(self, key: Key, seconds: float) -> None:
         """Put `key` in line after `seconds`, unless it gets there before."""
@@ -88,7 +88,7 @@ class KeyedQueue(Generic[Key]):
         while not self._line:
             self._ready.clear()
             await self._ready.wait()
-        key = self._line.popleft()
+        key, _ = self._line.popleft()
         self._waiting.discard(key)
         self._in_work.add(key)
         return key
@@ -97,8 +97,16 @@ class KeyedQueue(Generic[Key]):
         """The work on `key` is over; it goes in line again if it was added meanwhile."""
         self._in_work.discard(key)
         if key in self._waiting:
-            self._line.append(key)
-            self._ready.set()
+            self._line_up(key)
+
+    def _line_up(self, key: Key) -> None:
+        self._line.append((key, time.monotonic()))
+        self._ready.set()
+
+    @property
+    def oldest_seconds(self) -> float:
+        """For how long the first key in line has been there; 0 without one."""
+        return time.monotonic() - self._line[0][1] if self._line else 0.0
 
     def __len__(self) -> int:
         return len(self._line)

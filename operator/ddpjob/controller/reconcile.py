@@ -14,11 +14,12 @@ from ddpjob.controller.memory import (
     Caches,
     JobRecord,
     Memory,
-    Rendered,
     elapsed,
     job_record,
     place_of,
 )
+from ddpjob.controller.observer import Observer
+from ddpjob.controller.programs import Programs, checks_edits
 from ddpjob.controller.recovery import recover
 from ddpjob.controller.workloads import Workloads
 from ddpjob.errors import AlreadyExists, ClusterError, InvalidJob, NotFound, Refused, Unavailable
@@ -57,13 +58,16 @@ class Reconciler:
         settings: Settings,
         agents: Agents,
         workloads: Workloads,
+        observer: Observer,
     ) -> None:
         self.cluster = cluster
         self.caches = caches
         self.children = children
+        self.programs = Programs(cluster, children)
         self.settings = settings
         self.agents = agents
         self.workloads = workloads
+        self.observer = observer
         self.memories: dict[str, Memory] = {}
         """By uid of the job."""
 
@@ -140,14 +144,15 @@ class Reconciler:
     ) -> Observed:
         place, pods = place_of(job), {pod.uid: pod for pod in self.caches.pods(job)}
         made = memory.made[1] if memory.made[0] == made_of(job.status) else {}
-        rendered = memory.rendered if memory.rendered and memory.rendered.place == place else None
+        found = memory.rendered if memory.rendered and memory.rendered.place == place else None
         return Observed(
             pods=(*pods.values(), *memory.left(job.status, pods, made)),
             confirmed=confirmed,
             children_ready=memory.prepared == place,
             create_error=memory.create_error,
             refused_seconds=elapsed(memory.create_error_at),
-            edit_error=rendered.error if rendered and _checks_edits(job) else None,
+            edit_error=found.error if found and checks_edits(job) else None,
+            look_seconds=found.look_seconds if found and checks_edits(job) else math.inf,
             secondary_seconds=elapsed(memory.secondary_at),
             report=memory.report,
             round_status=memory.round_status,
@@ -155,7 +160,8 @@ class Reconciler:
             queue=queue,
             saved_seconds=memory.saved_seconds,
             silent=memory.silent.get(made_of(job.status), frozenset()),
-            spec_hash=rendered.spec_hash if rendered else "",
+            spec_hash=found.spec_hash if found else "",
+            program=found.program if found else "",
             key=self.children.key,
             made=made,
             strays=memory.strays,
@@ -165,7 +171,7 @@ class Reconciler:
 
     async def _decide(self, job: DDPJob, memory: Memory, *, confirmed: bool = False) -> Decision:
         memory.enter(job.status.attempt, job.status.round, made_of(job.status))
-        await self._check_edit(job, memory)
+        await self.programs.check(job, memory)
         queue = await self.workloads.look(job, memory)
         observed = self._observe(job, memory, queue, confirmed=confirmed)
         # All other times are the API server's, and a machine's clock may be wrong by hours.
@@ -177,16 +183,6 @@ class Reconciler:
         after = math.inf if decision.requeue_after is None else decision.requeue_after
         memory.requeue_at = time.monotonic() + after
         return decision
-
-    async def _check_edit(self, job: DDPJob, memory: Memory) -> None:
-        """Find out, once a generation, what an edit of a running job does to its next attempt."""
-        place = place_of(job)
-        if not _checks_edits(job) or memory.rendered and memory.rendered.place == place:
-            return
-        try:
-            memory.rendered = Rendered(place, (await self.children.render(job)).spec_hash)
-        except InvalidJob as error:
-            memory.rendered = Rendered(place, error=error)
 
     async def _whole(self, job: DDPJob) -> DDPJob | None:
         """Read the job, of which the cache keeps only a part while it is at rest.
@@ -282,6 +278,7 @@ class Reconciler:
             raise Refused(422, "OldDefinition", text)
         self.caches.put_job(job_record(stored))
         memory.version = stored["metadata"]["resourceVersion"]
+        self.observer.wrote(job, new, time.time() + self.cluster.ahead)
         events = decision.events
         if (new.state, new.round) == ("Running", 0) != (old.state, old.round):
             warning = await self.children.gangs.warning(job)
@@ -368,12 +365,6 @@ class Reconciler:
             await record_event(self.cluster, record, Event(INVALID.name, str(error), warning=True))
             raise
         self.caches.put_job(job_record(stored))
-
-
-def _checks_edits(job: DDPJob) -> bool:
-    """Whether pods may be running that are older than an edit of the job."""
-    state, number = job.status.state, job.status.round
-    return state in ("Starting", "Running") or state == "Restarting" and number > 0
 
 
 def _is_long(job: DDPJob, observed: Observed) -> bool:

@@ -49,6 +49,9 @@ ANSWER_PART, PAUSE_PART, JUDGE_PART = 1 / 10, 1 / 15, 1 / 60
 MOST_ANSWER_SECONDS, MOST_PAUSE_SECONDS = 2.0, 10.0
 # New jobs, and those whose rank 0 has ended, are looked for so often.
 LOOK_SECONDS = 2.0
+# An agent that was there before this operator has answered by then, or has not: a connection takes
+# its time.
+FIRST_SECONDS = 10.0
 # After so many requests in a row without an answer the pause doubles with each, so that an operator
 # that a NetworkPolicy keeps from all agents has time for its other work.
 PATIENCE = 5
@@ -237,8 +240,11 @@ class Silence:
             self.forget(uid)  # it may be about pods that have been replaced
         if uid not in self._evidence:
             now = time.monotonic()
-            heard_at = now - (self._alone if now - self._begun_at < 2 * LOOK_SECONDS else 0.0)
-            self._evidence[uid] = Evidence(head.pod.node_timeout, heard_at, made)
+            is_first = now - self._begun_at < FIRST_SECONDS
+            heard_at = self._begun_at - self._alone if is_first else now
+            # Another operator has met it.
+            is_met = is_first and self._alone > 0
+            self._evidence[uid] = Evidence(head.pod.node_timeout, heard_at, made, is_met=is_met)
         return self._evidence[uid]
 
     def _look_into(self, head: Head, evidence: Evidence) -> None:

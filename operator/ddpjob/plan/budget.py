@@ -143,6 +143,7 @@ _ACTIVE: Mapping[State, str] = {
     "Starting": "starting_seconds",
     "Restarting": "starting_seconds",
     "Running": "productive_seconds",
+    "Idle": "idle_seconds",
 }
 _QUEUED: Mapping[State, str] = {"Pending": "queued_seconds", "Queued": "queued_seconds"}
 _BOOKS = {**_QUEUED, **_ACTIVE}
@@ -165,7 +166,7 @@ def with_time_booked(old: Status, new: Status, now: float, *, created: str | Non
         failed = state == "Running" and new.state in ("Restarting", "Failed")
         kept = min(seconds, _seconds_of_steps(old, new, since)) if failed else seconds
         update = {"lost_seconds": spent.lost_seconds + seconds - kept}
-        spent = spent.model_copy(update={**update, book: getattr(spent, book) + kept})
+        spent = spent.model_copy(update={**update, book: (getattr(spent, book) or 0) + kept})
     return new.model_copy(
         update={"goodput": _rated(spent.model_copy(update={"since": timestamp(now)}))}
     )
@@ -184,6 +185,7 @@ def active_seconds(status: Status, now: float) -> float:
     """For how long the job has been starting or running, all attempts together."""
     spent = status.goodput
     done = spent.starting_seconds + spent.productive_seconds + spent.lost_seconds
+    done += spent.idle_seconds or 0
     current = seconds_since(spent.since, now) if status.state in _ACTIVE else 0.0
     return done + max(0.0, current)
 

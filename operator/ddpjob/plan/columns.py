@@ -15,6 +15,7 @@ from ddpjob.plan.model import Event, PodRecord
 from ddpjob.plan.podrecord import first_stuck, slowest
 from ddpjob.plan.reasons import (
     CREATE_REFUSED,
+    IDLE,
     INVALID,
     NAME_TAKEN,
     QUEUED,
@@ -28,6 +29,8 @@ from ddpjob.times import duration
 
 # Characters of a failure's reason and place that leave room for its message.
 MAX_PLACE = 80
+# States into which a failure may have brought a job that has not failed.
+_AFTER = ("Restarting", "Idle")
 # Columns that only `-o wide` shows. They wait for the next write.
 _WIDE = ("pod", "node", "attempt")
 
@@ -87,7 +90,9 @@ def _reason(status: Status) -> str | None:
     accepted, running = status.condition("Accepted"), status.condition("Running")
     if accepted is not None and accepted.status == "False":
         return f"{accepted.reason}: {accepted.message}"
-    if running is None or running.status == "True" or running.reason == STARTING.name:
+    if running is None or running.status == "True":
+        return None
+    if running.reason in (STARTING.name, IDLE.name):
         return None
     if (found := _cause(status)) is not None:
         return words_of_failure(found)
@@ -124,7 +129,7 @@ def _cause(status: Status) -> Failure | None:
         return None
     running = status.condition("Running")
     shows = running is not None and running.status == "False" and running.reason == found.reason
-    return found if status.state == "Failed" or status.state == "Restarting" and shows else None
+    return found if status.state == "Failed" or status.state in _AFTER and shows else None
 
 
 def _place(

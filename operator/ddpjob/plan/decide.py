@@ -15,6 +15,7 @@ from ddpjob.plan.cleanup import clean_up, delete_strays
 from ddpjob.plan.columns import news, with_columns
 from ddpjob.plan.failure import after_failure, restart_or_fail
 from ddpjob.plan.finish import complete, seconds_left, suspend, time_is_up
+from ddpjob.plan.idle import idle, rest_after_success
 from ddpjob.plan.in_place import after_exits, is_waiting, with_ends, with_wait
 from ddpjob.plan.model import Decision, Observed, PodRecord, requeue
 from ddpjob.plan.own import BEGUN, Inputs, Pods, is_own, made_of, order_of, sort_pods, with_own
@@ -34,6 +35,7 @@ from ddpjob.plan.sizes import go_on_with_fewer, grow, seconds_to_wait
 from ddpjob.plan.spares import provide_spares
 from ddpjob.plan.status import is_suspending
 from ddpjob.plan.termination import final_report, final_result, termination_of
+from ddpjob.plan.update import restart_outdated, update
 from ddpjob.ranks import format_ranks, parse_ranks
 
 
@@ -51,6 +53,7 @@ def decide(job: DDPJob, observed: Observed, now: float) -> Decision:
     status = decision.status
     if status.state == "Restarting" and made_of(status) != made_of(job.status):
         status = with_own_root(job, status, observed)
+    decision = requeue(decision, observed.look_seconds)
     created = job.metadata.creation_timestamp
     status = with_time_booked(job.status, status, now, created=created)
     return replace(
@@ -100,10 +103,19 @@ def _decide_active(job: DDPJob, pods: Pods, observed: Observed, now: float) -> D
     # It has run for as long as it may.
     if seconds_left(inputs, status) <= 0:
         return time_is_up(inputs, status)
+    # All ranks have ended, and their pods stay.
+    if status.state == "Idle":
+        kept = update(inputs, status) or idle(inputs, status)
+        return requeue(kept, seconds_left(inputs, status))
     # A rank has failed, or its pod is lost.
     failing = after_failure(with_ends(inputs, status), status)
     if failing is not None and not is_waiting(failing):
         return failing
+    # Somebody has edited what the ranks run.
+    if updated := update(inputs, status) or restart_outdated(inputs, status):
+        return updated
+    if resting := rest_after_success(inputs, status):
+        return resting
     # Ranks have failed, and their agents wait to be asked on.
     told = after_exits(inputs, status)
     if told is not None and not is_waiting(told):
@@ -144,9 +156,10 @@ def _inputs(job: DDPJob, pods: Pods, observed: Observed, now: float) -> tuple[In
     before = (p for p in older if p.attempt == status.attempt - 1 and p.rank >= 0)
     former = [pod for pod in before if is_own(status, pod)]
     succeeded = parse_ranks(status.succeeded_ranks, job.spec.nnodes)
-    succeeded |= {pod.rank for pod in current if _has_succeeded(job, pod)}
+    since = status.program.round if status.program else 0
+    succeeded |= {pod.rank for pod in current if _has_succeeded(job, pod, since)}
     if is_suspending(status):  # the attempt that is being left may still end well
-        succeeded |= {pod.rank for pod in former if _has_succeeded(job, pod)}
+        succeeded |= {pod.rank for pod in former if _has_succeeded(job, pod, 0)}
     status = status.model_copy(update={"succeeded_ranks": format_ranks(succeeded)})
     # An answer of rank 0's agent is older than its final report. If its pod is gone, only the
     # status has the latter.
@@ -157,16 +170,21 @@ def _inputs(job: DDPJob, pods: Pods, observed: Observed, now: float) -> tuple[In
     return Inputs(job, pods, frozenset(succeeded), observed, now), status
 
 
-def _has_succeeded(job: DDPJob, pod: PodRecord) -> bool:
-    """Whether this node has done its work.
+def _has_succeeded(job: DDPJob, pod: PodRecord, since: int) -> bool:
+    """Whether this node has done its work, which is what ranks run from the round `since` on.
 
     A termination message of success counts even if the pod is evicted afterwards. Without an agent,
     a pod that is being deleted may exit with 0 only because its script obeys SIGTERM.
     """
     if not job.spec.has_agent:
         return pod.result == "succeeded" and not pod.deleting
-    if pod.result == "failed" and pod.exit_code == 0:
-        termination = termination_of(pod)
+    is_well = pod.result == "succeeded" or pod.result == "failed" and pod.exit_code == 0
+    if not is_well or pod.result == "succeeded" and not since:
+        return is_well  # so most are not read
+    termination = termination_of(pod)
+    if termination is not None and termination.round < since:
+        return False
+    if pod.result == "failed":
         return termination is not None and termination.reason == COMPLETED
     return pod.result == "succeeded"
 

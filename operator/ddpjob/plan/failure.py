@@ -40,7 +40,7 @@ from ddpjob.plan.restart import (
     silent_pods,
     with_silent_nodes,
 )
-from ddpjob.plan.status import with_condition, with_history
+from ddpjob.plan.status import revision_of, with_condition, with_history
 from ddpjob.plan.termination import (
     MAX_MESSAGE,
     by_cause,
@@ -123,11 +123,13 @@ def judge_failure(inputs: Inputs, status: Status, found: api.Failure) -> Judged:
     what, cost = words_of(found), "not counted against maxRestarts"
     if verdict.counts:
         cost = f"failure {budget.charged}, {policy.max_restarts} allowed"
+    if found.round == status.round:
+        found = found.model_copy(update={"revision": revision_of(status)})
     ended = with_history(status, found.reason, now, found=found, charged=verdict.counts)
     status = ended.model_copy(update={"failure": found, "budget": budget})
     if found.reason == HANG:
         status = with_condition(status, STALLED, what, now=now)
-    return Judged(status, verdict, pause, what, cost, _end(policy, budget, verdict, found))
+    return Judged(status, verdict, pause, what, cost, end_of(policy, budget, verdict, found))
 
 
 def _verdict(policy: FailurePolicy, status: Status, found: api.Failure) -> Verdict:
@@ -143,7 +145,7 @@ def _verdict(policy: FailurePolicy, status: Status, found: api.Failure) -> Verdi
     return verdict
 
 
-def _end(
+def end_of(
     policy: FailurePolicy, budget: Budget, verdict: Verdict, found: api.Failure
 ) -> tuple[Reason, str] | None:
     """Return why the job ends with the failure `found`; None if it goes on."""
@@ -184,10 +186,8 @@ _LOSSES = {
     NODE_LOST: ": its node is lost",
     NODE_REFUSED: ": its node refused it",
 }
-# Failures whose messages are searched in one decision: a second's work at worst.
-MAX_SEARCHED = 32
-# Events in one decision.
-MAX_EVENTS = 4
+# Failures whose messages are searched in one decision: a second's work at worst. And its Events.
+MAX_SEARCHED, MAX_EVENTS = 32, 4
 # Characters that are kept of a failure's message if words about other ranks follow it.
 MAX_WORDS = 800
 # How long the primary failure is waited for while only secondary ones are seen. A busy node is slow

@@ -30,11 +30,12 @@ def complete(inputs: Inputs, status: Status) -> Decision:
     """Return the end of a job whose ranks have ended well, or as many as it asks for."""
     job, now = inputs.job, inputs.now
     reason, message = ALL_RANKS_SUCCEEDED, "all ranks have ended with exit code 0"
-    if len(inputs.succeeded) < inputs.size:
+    if job.spec.success_policy == "Rank0" and len(inputs.succeeded) < inputs.size:
         reason, message = RANK0_SUCCEEDED, "rank 0 has ended with exit code 0"
     elif any(rule.action == "Ignore" for rule in job.spec.failure_policy.rules):
         message += ", or are ignored"
-    status = with_history(status, "Succeeded", now)
+    if status.state != "Idle":  # it was over before
+        status = with_history(status, "Succeeded", now)
     status = _finished(inputs, status, "Succeeded", message)
     status = with_condition(status, reason, message, now=now)
     event = Event("Succeeded", message)

@@ -9,14 +9,17 @@ from dataclasses import replace
 
 from ddpjob import api
 from ddpjob.api import Status
+from ddpjob.plan.budget import is_hopeless
 from ddpjob.plan.failure import after_failure, judge_failure, restart_or_fail
-from ddpjob.plan.model import MAX_TEXT, Decision, Event, PodRecord, requeue
+from ddpjob.plan.idle import rest
+from ddpjob.plan.model import Decision, Event, PodRecord, requeue
 from ddpjob.plan.own import Inputs, name_of
 from ddpjob.plan.reasons import FOREIGN_ORDER, IN_PLACE
 from ddpjob.plan.restart import restart_in_place, staying
 from ddpjob.plan.running import with_report
 from ddpjob.plan.sizes import larger
 from ddpjob.plan.termination import final_report, termination_of
+from ddpjob.plan.views import views
 from ddpjob.times import timestamp
 
 
@@ -28,10 +31,10 @@ def after_exits(inputs: Inputs, status: Status) -> Decision | None:
     """
     if foreign := _foreign_order(inputs, status):
         return foreign
-    views = _views(inputs, status)
-    if all(view.result == "succeeded" for view in views.values()):
+    found = views(inputs, status)
+    if all(view.result == "succeeded" for view in found.values()):
         return None
-    seen = _with_views(inputs, views)
+    seen = _with_views(inputs, found)
     decision = after_failure(seen, with_report(status, final_report(seen.current)), _next_round)
     if decision is not None and (decision.only_secondary or decision.status.round != status.round):
         return decision
@@ -63,8 +66,8 @@ def _foreign_order(inputs: Inputs, status: Status) -> Decision | None:
 
 def with_ends(inputs: Inputs, status: Status) -> Inputs:
     """Return the group with pods whose ranks have ended well, and wait for others, as ended."""
-    views = _views(inputs, status)
-    ended = {rank: view for rank, view in views.items() if view.result == "succeeded"}
+    found = views(inputs, status)
+    ended = {rank: view for rank, view in found.items() if view.result == "succeeded"}
     return _with_views(inputs, ended) if ended else inputs
 
 
@@ -90,32 +93,12 @@ def with_wait(decision: Decision, waiting: Decision | None) -> Decision:
     return requeue(decision, waiting.requeue_after)
 
 
-def _views(inputs: Inputs, status: Status) -> Mapping[int, PodRecord]:
-    """Return, by node rank, the pods whose ranks have ended, as if they had ended with that."""
-    seen = inputs.observed.round_status
-    if seen is None or (seen.attempt, seen.round) != (status.attempt, status.round):
-        return {}
-    exits = {each.rank: each for each in seen.exits}
-    found = dict[int, PodRecord]()
-    for pod in inputs.current:
-        if (node := exits.get(pod.rank)) is None or not pod.running or pod.deleting:
-            continue
-        view = replace(
-            pod,
-            result="failed" if node.exit_code else "succeeded",
-            exit_code=node.exit_code,
-            message=node.message[:MAX_TEXT],
-            finished_at=None,
-        )
-        termination = termination_of(view)
-        if termination is None or termination.round == status.round:  # others have been answered
-            found[pod.rank] = view
-    return found
-
-
 def _next_round(inputs: Inputs, status: Status, found: api.Failure) -> Decision:
     """Return the next round after the failure `found`, or that the agents end their pods."""
     judged = judge_failure(inputs, status, found)
+    if inputs.job.spec.kept_seconds and (judged.end is not None or is_hopeless(found)):
+        why = judged.end[1] if judged.end else judged.what
+        return rest(inputs, judged.status, found.reason, why)
     ends = judged.end is not None or judged.verdict.avoid_node or found.reason not in IN_PLACE
     # A second restart in a row wants new pods: what is in the old ones may be the cause.
     first = judged.status.budget.consecutive_restarts == 1

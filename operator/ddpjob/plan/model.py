@@ -159,8 +159,7 @@ class NodeExit:
     """How the ranks of one node have ended, while its pod waits for an order, or for others."""
 
     rank: int
-    exit_code: int
-    """0 if they have ended well."""
+    exit_code: int  # 0 if they have ended well
     message: str
     """The termination message that the agent would end with."""
 
@@ -174,12 +173,13 @@ class RoundStatus:
     running: bool
     """The ranks of every node have been started in `round`."""
     exits: tuple[NodeExit, ...] = ()
+    over: bool = False
+    """None of them lives any more, and all pods wait to be asked on."""
     dead: frozenset[str] = frozenset()
     """`uid_print` of pods that are to end, and of which no process lives any more."""
     saves: int = 0
     """How often the script has saved."""
-    saved_at: float = field(default=-math.inf, compare=False)
-    """Monotonic time of its last save."""
+    saved_at: float = field(default=-math.inf, compare=False)  # monotonic
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,10 +249,10 @@ class Observed:
     """The Service and the agent's ConfigMap are known to exist and to be ours."""
     create_error: DDPJobError | None = None
     """The error that stopped the last creation."""
-    refused_seconds: float = 0.0
-    """For how long creations have failed in this attempt."""
+    refused_seconds: float = 0.0  # since creations fail in this attempt
     edit_error: DDPJobError | None = None
     """Why no pods can be made of the edited job. The pods from before the edit run on."""
+    look_seconds: float = math.inf  # until its code is looked for again, if that is why
     secondary_seconds: float = 0.0
     """For how long only secondary failures of this attempt have been seen."""
     report: Report | None = None
@@ -264,7 +264,8 @@ class Observed:
     silent: frozenset[int] = frozenset()
     """Node ranks of the attempt that neither rank 0's agent nor the operator hears."""
     spec_hash: str = ""
-    """The hash of the pods as they would be rendered now."""
+    program: str = ""
+    """Hashes of the pods as they would be rendered now, and of what their ranks would run."""
     key: bytes = b""
     """The process's secret, with which it proves that pods are its own."""
     made: Mapping[int, str] = field(default_factory=dict)
@@ -321,16 +322,17 @@ class Order:
     ends: bool = False
     """Nodes whose ranks have failed are to end their pods."""
     made: Made = (0, 0)
-    """The kind of the latest pods. Those that have replaced others begin with its round, or have
-    begun."""
+    """The kind of the latest pods: those that have replaced others begin with its round."""
     pods: str = ""
     """The pods that have replaced others, as `RANK:PRINT,…`; no print of those that are to come."""
     members: frozenset[str] = frozenset()
     """uids of the pods that are to be told where rank 0's pod is, if that has replaced another."""
     size: int = 0
     """The number of nodes of a group that may have fewer than the job wants; 0 of every other."""
+    program: str = ""
+    """The hash of what its ranks run; "" if all the attempt's pods were made with it."""
     held: bool = False
-    """Another round follows once ranks of one before are dead; until then none begins."""
+    """No round begins: another one follows once ranks of one before are dead."""
 
     def placed(self, pod: PodRecord) -> PodRecord:
         """Return a pod with the rank that it has got; as it is if it has no other than by name."""
@@ -365,12 +367,11 @@ class Decision:
     delete_job: bool = False
     """The finished job has been there for long enough."""
     confirm: bool = False
-    """The decision rests on the absence of pods: read them from the API server and decide again."""
+    """It rests on the absence of pods: read them from the API server and decide again."""
     only_secondary: bool = False
     """Pods have failed, but only of another pod's failure, which has not been seen yet."""
     end_round: bool = False
-    """The agents that wait to be asked on are to end their pods. What follows from their failures
-    is decided when they have."""
+    """Agents that wait to be asked on are to end their pods, by which is decided what follows."""
     requeue_after: float | None = None
     """Seconds after which to decide again even if nothing happens."""
     workload: WorkloadAction | None = None

@@ -102,7 +102,7 @@ _NONE = "." * PRINT
 _NOBODYS: Mapping[int, str] = MappingProxyType({})
 # Operators that made pods of one attempt; more than two is a crash loop.
 MAX_ROOTS = 4
-BEGUN = ("Starting", "Running", "Restarting")
+BEGUN = ("Starting", "Running", "Restarting", "Idle")
 
 
 @dataclass(frozen=True)
@@ -266,7 +266,7 @@ def order_of(job: DDPJob, pods: Pods, observed: Observed, *, ends: bool) -> Orde
     here = [pod for pod in pods.older if pod.live and pod.attempt == status.attempt]
     if any(pod.uid_print not in seen.dead for pod in here):
         number = min(number, max(observed.ordered, seen.round))
-    held = number < status.round
+    held = number < status.round or status.state == "Idle"
     prints = list[str]()
     for rank in sorted(since):
         known = table.uids[PRINT * rank : PRINT * (rank + 1)].strip(".")
@@ -277,7 +277,8 @@ def order_of(job: DDPJob, pods: Pods, observed: Observed, *, ends: bool) -> Orde
     followers = [*pods.current, *pods.spares, *leaving] if 0 in since else []
     members = frozenset(pod.uid for pod in followers)
     size = size_of(job, status) if job.spec.elastic else 0
-    return Order(number, ends, made_of(status), ",".join(prints), members, size, held)
+    program = status.ordered_program
+    return Order(number, ends, made_of(status), ",".join(prints), members, size, program, held)
 
 
 def made_of(status: Status) -> Made:

@@ -85,7 +85,7 @@ def with_workload(
         return decision
     if not queue.waits and status.admission is None:  # its label was taken away while it waited
         return replace(decision, workload="delete")
-    is_ready = status.state == "Running"
+    is_ready = status.state in ("Running", "Idle")
     if not found.admitted or found.pods_ready == is_ready:
         return decision
     if not queue.hears:

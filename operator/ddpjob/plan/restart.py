@@ -81,7 +81,7 @@ def restart_in_place(
 
     With a `group` these are other pods, and those that it lacks are created after `pause` seconds.
     """
-    status = _left(status)
+    status = with_reached(status)
     update = {
         "state": "Restarting",
         "round": status.round + 1,
@@ -126,13 +126,14 @@ def is_fit(observed: Observed, pod: PodRecord) -> bool:
 
 def next_attempt(job: DDPJob, status: Status) -> Status:
     """Return `status` with the next attempt's number, without the last attempt's counts."""
-    status = _left(status)
+    status = with_reached(status)
     return status.model_copy(
         update={
             # After MAX_ATTEMPT comes 0. Pods of MAX_ATTEMPT are then of an attempt that has not
             # begun: they are deleted and waited for before new ones are created.
             "attempt": (status.attempt + 1) % (names.MAX_ATTEMPT + 1),
             "round": 0,
+            "program": status.program and status.program.model_copy(update={"round": 0}),
             "nodes": api.Nodes(desired=job.spec.nnodes),
             "world_size": job.spec.world_size,
             "succeeded_ranks": "",
@@ -141,7 +142,7 @@ def next_attempt(job: DDPJob, status: Status) -> Status:
     )
 
 
-def _left(status: Status) -> Status:
+def with_reached(status: Status) -> Status:
     """Return `status` with what the round that ends has reached."""
     progress, budget = status.progress, status.budget
     budget = with_highest_step(budget, reported_step(status))

@@ -38,6 +38,7 @@ from ddpjob.plan.status import (
     with_progress,
 )
 from ddpjob.plan.termination import termination_of, with_rank
+from ddpjob.plan.update import is_edited, with_program
 from ddpjob.times import seconds_since, timestamp
 
 
@@ -243,8 +244,10 @@ def create_missing(inputs: Inputs, status: Status) -> Decision:
         event = Event("Restarting", message)
         status = with_history(status, SPEC_CHANGED, now)
         return replace(restart(inputs, status, SPEC_CHANGED, message), events=(event,))
+    if is_edited(status, observed.program) and not observed.confirmed:
+        return Decision(job.status, confirm=True)  # there may be pods of what was there before
     # Another operator may have begun this attempt. Then this one's root is written first.
-    known = with_own_root(job, status, observed)
+    known = with_program(with_own_root(job, status, observed), observed.program)
     if status.state not in ("Starting", "Restarting"):
         return replace(decision, status=_starting(job, known, now))
     return replace(decision, status=known, create=missing if known == status else ())

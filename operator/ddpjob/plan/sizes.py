@@ -85,6 +85,8 @@ def go_on_with_fewer(inputs: Inputs, status: Status) -> Decision | None:
     group = None if inputs.succeeded else smaller(inputs, status)
     if group is None or len(group.kept) == inputs.size or not are_fenced(inputs, status, group):
         return None
+    if not inputs.observed.confirmed:  # another operator has perhaps just given a spare this rank
+        return Decision(inputs.job.status, confirm=True)
     missing = sorted({*range(inputs.size)} - {p.rank for p in inputs.current if p.running})
     what = f"the pod of node rank {format_ranks(missing)} does not run yet; "
     return _resized(inputs, status, group, what)
@@ -122,7 +124,7 @@ def grow(inputs: Inputs, decision: Decision) -> Decision:
 def _resized(inputs: Inputs, status: Status, group: Survivors, what: str = "") -> Decision:
     """Return the next round, of a `group` of another size; `what` has made it so."""
     text = f"{what}the group goes on with {group.size} nodes of {inputs.job.spec.nnodes}"
-    status = with_history(status, GROUP_RESIZED.name, inputs.now)
+    status = with_history(status, GROUP_RESIZED.name, inputs.now, message=text)
     begun = restart_in_place(inputs, status, GROUP_RESIZED.name, text, group)
     text = "; ".join(filter(None, (text, group.words)))
     return replace(begun, events=(Event("Restarting", text),))

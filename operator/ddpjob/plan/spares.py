@@ -27,6 +27,8 @@ def provide_spares(inputs: Inputs, decision: Decision) -> Decision:
     entries, stored = status.own_pods.spares, inputs.job.status.own_pods.spares
     if status.state != "Running" or decision.acts or _are_old(inputs) or not (wanted or entries):
         return decision
+    if inputs.observed.edit_error is not None:  # nobody knows how a spare would be made now
+        return decision
     here = [pod for pod in inputs.pods.spares if pod.live and is_fit(inputs.observed, pod)]
     if status.silent_nodes and any(pod.reason == UNSCHEDULABLE for pod in here):
         # They keep off silent nodes, and where no other has room they are made anew afterwards.

@@ -107,6 +107,7 @@ def with_history(
     *,
     found: api.Failure | None = None,
     charged: bool = False,
+    **more: str,
 ) -> api.Status:
     """Return `status` with its round, which has ended, among the last ten."""
     running = status.condition("Running")
@@ -118,11 +119,17 @@ def with_history(
         end_time=timestamp(now),
         reason=reason,
         charged=charged,
+        revision=revision_of(status),
         first_step=progress.first_step if progress else None,
         step=progress.step if progress else None,
-        **(found.model_dump(include=_OF_FAILURE, exclude_defaults=True) if found else {}),
+        **(found.model_dump(include=_OF_FAILURE, exclude_defaults=True) if found else more),
     )
     return status.model_copy(update={"history": [*status.history, ended][-10:]})
+
+
+def revision_of(status: api.Status) -> int | None:
+    """Return the revision of what the ranks run, if it is not the first."""
+    return status.program.revision if status.program and status.program.revision > 1 else None
 
 
 def with_progress(status: api.Status, report: Report | None) -> api.Status:

@@ -30,6 +30,7 @@ from ddpjob.pods import code, overlay
 from ddpjob.pods.allowlist import Policy, refusals
 from ddpjob.pods.gang import Gang, gang_of, outside
 from ddpjob.pods.objects import labels_of, render_object
+from ddpjob.pods.program import line_of, takes_programs, without_program
 
 # The time for which pods stay on a node after Kubernetes has taken it for lost, which takes 40 s.
 LOST_NODE_SECONDS = 5
@@ -70,6 +71,9 @@ class PodTemplate:
     spares: tuple[bytes, ...]
     """And of spares."""
     spec_hash: str
+    """Of all but the program."""
+    program: bytes
+    """What the ranks run, as a line of JSON."""
     gang: Gang | None = None
     """What has to be there before them."""
 
@@ -120,7 +124,8 @@ def pods(job: DDPJob, agent: Agent, policy: Policy) -> PodTemplate:
     if job.spec.scheduling and job.spec.scheduling.queue and policy.gang.scheduler != "volcano":
         rule = f"is of Volcano, and this installation has gang.scheduler {policy.gang.scheduler}"
         raise InvalidJob("spec.scheduling.queue", rule, job.spec.scheduling.queue)
-    bare = job.model_copy(update={"status": Status()})
+    line = line_of(job, others)
+    bare = without_program(job).model_copy(update={"status": Status()})
     text = orjson.dumps(both(bare, agent, policy)[:2]).decode()
     for mark, word in ((_RANK, "rank"), (_ENV_RANK, "rank"), (_TOKEN, "token")):
         text = text.replace(mark, f"@{word}@")
@@ -137,7 +142,7 @@ def pods(job: DDPJob, agent: Agent, policy: Policy) -> PodTemplate:
         return tuple(orjson.dumps(pod).split(_RANK.encode()))
 
     spares = parts(_spare(job, others)) if job.spec.spares or job.spec.elastic else ()
-    return PodTemplate(parts(first), parts(others), spares, spec_hash, gang_of(job, policy))
+    return PodTemplate(parts(first), parts(others), spares, spec_hash, line, gang_of(job, policy))
 
 
 def problems(job: DDPJob, policy: Policy) -> list[InvalidJob]:
@@ -387,10 +392,13 @@ def _environment(job: DDPJob) -> dict[str, str]:
         "DDPJOB_SUCCESS_POLICY": None if spec.success_policy == "All" else spec.success_policy,
         "DDPJOB_RESTART": "InPlace" if spec.restarts_in_place else None,
         "DDPJOB_ROUND": own.latest,
+        "DDPJOB_PROGRAM": takes_programs(job)
+        and (job.status.ordered_program or names.FIRST_PROGRAM),
         "DDPJOB_MAX_WORLD_SIZE": spec.elastic and spec.world_size,
         "DDPJOB_WARM_START": None if spec.warm_start.enabled else "0",
         "DDPJOB_WARM_MODULES": ",".join(spec.warm_start.modules),
         "DDPJOB_HANG_SECONDS": spec.hang_timeout_seconds,
+        "DDPJOB_KEEP_SECONDS": spec.kept_seconds,
         "DDPJOB_NODE_TIMEOUT": _node_timeout(job),
         "DDPJOB_CHECKPOINT_DIR": spec.checkpoint and spec.checkpoint.mount_path,
         "DDPJOB_DATA_DIR": spec.data and spec.data.mount_path,

@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Callable, Mapping  # noqa: UP035 - Python 3.8
 
-from ddpjob_agent.config import Config
-from ddpjob_agent.records import compact, integer, number, past
+from ddpjob_agent.records import compact, past
 
 if TYPE_CHECKING:
     from ddpjob_agent.nodes.lease import Head
@@ -39,13 +37,13 @@ MOST_ASKED = 16
 ANSWERS_PER_SECOND = 300
 # A request is held for so long at most.
 HOLD_SECONDS = 20.0
+# The operator sends it as soon as it is told that it lacks; a node's request ends after 5 s.
+PROGRAM_SECONDS = 3.0
 # What a pod says last, after SIGTERM: none of its processes lives. Of so many that is kept, and
 # that a spare has asked.
 DEAD, MOST_DEAD = "dead", 64
 # Characters of a pod's uid's hash; the answer to a pod in whose place there is another one.
 PRINT, OTHER_POD = 6, 410
-# So much a node may tell of a failure: a termination message, and some brackets.
-FAILURE_BYTES = 4096 + 64
 
 
 @dataclass(frozen=True)
@@ -56,6 +54,8 @@ class Node:
     state: str
     failure: Mapping[str, Any] | None = None
     """The agent's exit code and its termination message, if its ranks have ended."""
+    program: str = ""
+    """The print of what ranks would run there, of a clean node; as an `Order` has it."""
 
     def place(self) -> tuple[int, int]:
         """Grows with each news of a node."""
@@ -78,6 +78,8 @@ class Order:
     """The number of its nodes; 0 is that of the job."""
     gently: bool = False
     """Ranks have the pod's grace period to save before it, since nothing is wrong."""
+    program: str = ""
+    """The print of what its ranks run; "" is what the attempt's first pods were made with."""
 
 
 class Group:
@@ -105,6 +107,8 @@ class Group:
         self.counts: dict[tuple[int, str], int] = {}  # nodes by their round and state
         self.saves, self.saved_at = 0, 0.0  # how often the script has saved, and when (monotonic)
         self.serial = 1  # of what the operator is told
+        # Whether what has this print is here, for the ranks of a round to run.
+        self.has: Callable[[str], bool] = lambda program: True
 
     def is_member(self, rank: int, pod: str) -> bool:
         """Whether the pod with this print is the one of a node rank."""
@@ -140,7 +144,8 @@ class Group:
                 return
             old, wanted, ran = self.nodes.get(rank), self.order.round, self.are_running()
             is_old = old is not None and node.place() <= old.place()
-            if is_old or node.round > wanted:
+            is_other = node.state == CLEAN and node.program != self.order.program
+            if is_old or is_other or node.round > wanted:
                 return
             # One traceback is asked for, and there may be thousands of nodes.
             if self.counts.get((node.round, FAILED), 0) >= MOST_FAILURES:
@@ -150,7 +155,7 @@ class Group:
             self.add(node, 1)
             if self.counts.get((wanted, CLEAN)) == self.nnodes and not self.is_held:
                 self.dead.clear()
-                self.give(Order(wanted, wanted, self.order.ends, size=self.order.size))
+                self.give(replace(self.order, begun=wanted, waits=False, gently=False))
                 self.counts = {(wanted, CLEAN): self.nnodes}
             failed = self.counts.get((wanted, FAILED), 0)
             if node.state == FAILED or failed and node.state == ENDED or self.are_running() != ran:
@@ -180,24 +185,31 @@ class Group:
         pods: Mapping[int, str] | None = None,
         since: int = 0,
         size: int = 0,
+        program: str = "",
         *,
         is_held: bool = False,
     ) -> None:
         """Take the operator's order; one of an earlier round is no news.
 
         While it `is_held`, no round begins: another one follows once ranks of one before are dead.
+        Nor has a round that has begun another `program` than before.
         """
         pods = pods or {}
         with self.told:
             old, nnodes = self.order, size or self.nnodes
+            program = old.program if number <= old.begun else program
             are_new = (pods, nnodes, is_held) != (self.pods, self.nnodes, self.is_held)
+            are_new |= program != old.program
             if number < old.round or (number, ends) == (old.round, old.ends) and not are_new:
                 return
-            gently = nnodes > self.nnodes and not self.counts.get((old.round, FAILED))
+            is_wish = nnodes > self.nnodes or program != old.program
+            gently = is_wish and not any(map(_has_failed, self.nodes.values()))
             size = old.size if nnodes == self.nnodes else nnodes
             new = {rank for rank in pods if pods[rank] != self.pods.get(rank)}
             left = new | {rank for rank in range(nnodes, self.nnodes)}
-            for rank in left:
+            is_other = program != old.program
+            others = {r for r, n in self.nodes.items() if is_other and n.round == number}
+            for rank in left | others:
                 self.add(self.nodes.pop(rank, None), -1)
             if self.head is not None:
                 self.head.replace(left, {rank: pods[rank] for rank in new}, self.spares)
@@ -205,7 +217,7 @@ class Group:
             self.pods, self.nnodes, self.is_held = pods, nnodes, is_held
             self.places = {pods[rank]: (rank, since) for rank in pods if pods[rank]}
             waits = are_new or old.waits and old.begun < number
-            self.give(Order(number, old.begun, ends, waits, size, gently))
+            self.give(Order(number, old.begun, ends, waits, size, gently, program))
             self.count()
 
     def give(self, order: Order) -> None:
@@ -249,7 +261,27 @@ class Group:
 
     def hold_operator(self, after: int | None, seconds: float) -> None:
         """Hold a request of the operator until there is more to tell than at `after`."""
-        hold(self.asked, self.told, lambda: self.serial != after, min(seconds, HOLD_SECONDS))
+
+        def is_news() -> bool:
+            return self.serial != after or self.lacks_program()
+
+        hold(self.asked, self.told, is_news, min(seconds, HOLD_SECONDS))
+
+    def await_program(self, wanted: str) -> None:
+        """Hold a node's request until what the order names is here, if it soon is."""
+        if wanted == self.order.program:
+            hold(self.held, self.ordered, lambda: self.has(wanted), PROGRAM_SECONDS)
+
+    def note_program(self) -> None:
+        """Take in that something for ranks to run is here."""
+        with self.ordered:
+            self.ordered.notify_all()
+        self.on_order()
+
+    def lacks_program(self) -> bool:
+        """Whether a round is to begin with something that nobody can get here."""
+        order = self.order
+        return order.begun < order.round and bool(order.program) and not self.has(order.program)
 
     def page(self) -> dict[str, Any]:
         """What the operator is told."""
@@ -260,7 +292,7 @@ class Group:
                 more.update(saves=self.saves, saved=time.monotonic() - self.saved_at)
             here = [pair for pair in self.nodes.items() if pair[1].round == order.round]
         failed, ended = ([p for p in here if p[1].state == state] for state in (FAILED, ENDED))
-        told = sorted(failed, key=lambda pair: _explains(pair[1].failure or {}))[:MOST_FAILURES]
+        told = sorted(failed, key=lambda pair: _explains(*pair))[:MOST_FAILURES]
         told += ended[:MOST_ENDED]
         # The first one's traceback alone: it is the one that the operator shows.
         bare = [(rank, without_traceback(node.failure)) for rank, node in told[1:]]
@@ -271,6 +303,8 @@ class Group:
             "serial": serial,
             "round": order.round,
             "running": running,
+            **({"over": True} if len(failed) == self.nnodes else {}),
+            **({"lacks_program": True} if self.lacks_program() else {}),
             "failures": failures[: sum(size <= FAILURES_BYTES for size in sizes)],
             **({} if self.head is None else self.head.page()),
             **more,
@@ -294,10 +328,20 @@ def hold(
     return True
 
 
-def _explains(failure: Mapping[str, Any]) -> tuple[bool, float]:
-    """Orders failures: those that no other rank's failure has caused, then the earliest."""
-    message = failure.get("message") or {}
-    return bool(message.get("peer")), past(message.get("time"), time.time())
+def _has_failed(node: Node) -> bool:
+    """Whether its ranks have, and not ended well in a kept pod."""
+    return node.state == FAILED and (node.failure or {}).get("exit_code") != 0
+
+
+def _explains(rank: int, node: Node) -> tuple[bool, bool, bool, float]:
+    """Orders ends: failures that no other rank's has caused, then the earliest.
+
+    Those of kept pods that have ended well come last, and rank 0's first: it has the result.
+    """
+    failure = node.failure or {}
+    message, is_well = failure.get("message") or {}, failure.get("exit_code") == 0
+    at = past(message.get("time"), time.time())
+    return not (is_well and rank == 0), is_well, bool(message.get("peer")), at
 
 
 def failure_of(exit_code: int, termination_message: bytes) -> dict[str, Any]:
@@ -315,66 +359,9 @@ def without_traceback(failure: Mapping[str, Any] | None) -> Mapping[str, Any] | 
     return {**failure, "message": kept}
 
 
-def read_node(content: Any, config: Config) -> tuple[int, Node]:
-    """A node's rank and what it tells, of a request's JSON. Raises ValueError.
-
-    It comes from another pod of the job, or from anybody who has the token.
-    """
-    if not isinstance(content, dict) or content.get("attempt") != config.attempt:
-        raise ValueError("not of this attempt")
-    rank = integer(content.get("node_rank"), 0, config.nnodes - 1)
-    current, state = integer(content.get("round")), content.get("state")
-    if rank is None or current is None or state not in STATES:
-        raise ValueError("node_rank, round or state is not in its range")
-    failure = content.get("failure")
-    return rank, Node(current, state, None if failure is None else read_failure(failure))
-
-
 def print_of(uid: str) -> str:
     """The characters by which the operator's order names a pod: `plan.own.print_of`."""
     import hashlib
     from base64 import urlsafe_b64encode
 
     return urlsafe_b64encode(hashlib.sha256(uid.encode()).digest())[:PRINT].decode()
-
-
-def read_pods(text: str) -> dict[int, str]:
-    """Prints of pods by their node rank, of `RANK:PRINT,…` as an order has them."""
-    pairs = (part.partition(":")[::2] for part in text.split(",") if part)
-    return {int(rank): pod for rank, pod in pairs if re.match(r"[0-9]{1,5}\Z", rank)}
-
-
-def read_failure(content: Any) -> dict[str, Any]:
-    """What a node tells of its failure. Raises ValueError, or RecursionError where it is too deep.
-
-    It goes on to the operator, who refuses all of an answer that is too large.
-    """
-    found = content if isinstance(content, dict) else {}
-    code, message = integer(found.get("exit_code")), found.get("message")
-    if code is None or not isinstance(message, dict):
-        raise ValueError("failure is of another kind")
-    deeper = {"failures": [[[{"message": message}]]]}
-    if len(compact(deeper)) > FAILURE_BYTES:
-        raise ValueError("failure is too large")
-    return {"exit_code": code, "message": message}
-
-
-def read_place(content: Mapping[str, Any], nnodes: int) -> tuple[int, int] | None:
-    """The rank that a pod has got, and its first round, of an answer; None without one."""
-    found = content.get("place")
-    values = found if isinstance(found, list) and len(found) == 2 else [None, None]
-    rank, since = integer(values[0], 0, nnodes - 1), integer(values[1])
-    return None if rank is None or since is None else (rank, since)
-
-
-def read_order(content: Any) -> tuple[Order, float]:
-    """An order, and after how many seconds to ask again, of an answer. Raises ValueError."""
-    if not isinstance(content, dict):
-        raise ValueError("no order")
-    wanted, begun = (integer(content.get(name)) for name in ("round", "begun"))
-    if wanted is None or begun is None:
-        raise ValueError("no order")
-    pause, size = number(content.get("again")) or 0.0, integer(content.get("size"))
-    ends, waits, gently = (content.get(name) is True for name in ("ends", "waits", "gently"))
-    order = Order(wanted, begun, ends, waits, size or 0, gently)
-    return order, min(pause, 60.0) if pause > 0 else 0.0

@@ -11,23 +11,17 @@ from http.client import HTTPConnection, HTTPException
 from typing import Callable  # noqa: UP035 - Python 3.8
 
 from ddpjob_agent.config import Config
-from ddpjob_agent.nodes.group import (
-    DEAD,
-    HOLD_SECONDS,
-    OTHER_POD,
-    RUNNING,
-    Node,
-    Order,
-    print_of,
-    read_order,
-    read_place,
-)
+from ddpjob_agent.nodes.group import DEAD, HOLD_SECONDS, OTHER_POD, RUNNING, Node, Order, print_of
+from ddpjob_agent.nodes.reading import read_order, read_place
+from ddpjob_agent.program import PROGRAM_BYTES
 from ddpjob_agent.records import compact, load
 
 # After a request that failed, the next one waits so long.
 AGAIN_SECONDS = 0.2
 # Without an answer for so long, rank 0's agent counts as gone.
 GONE_SECONDS = 5.0
+# A connection that does not come in this time is begun anew: perhaps there is another rank 0.
+CONNECT_SECONDS = 2.0
 # For the last words of a pod that ends.
 PART_SECONDS = 1.0
 
@@ -93,6 +87,18 @@ class Link(threading.Thread):
         thread.start()
         return thread
 
+    def get_program(self, wanted: str) -> bytes:
+        """The program with this print, of rank 0's agent; nothing where that has it not."""
+        address, token = (self.host, self.config.agent_port), f"Bearer {self.token}"
+        with contextlib.suppress(OSError, HTTPException):
+            connection = HTTPConnection(*address, timeout=GONE_SECONDS)
+            with contextlib.closing(connection) as asks:
+                asks.request("GET", f"/program?{wanted}", headers={"Authorization": token})
+                answer = asks.getresponse()
+                if answer.status == 200 and (answer.length or 0) <= PROGRAM_BYTES:
+                    return answer.read()
+        return b""
+
     def is_heard(self) -> bool:
         """Whether rank 0's agent holds a request, or has answered or held one lately."""
         with self.lock:
@@ -124,10 +130,11 @@ class Link(threading.Thread):
             "round": node.round,
             "state": node.state,
             "failure": node.failure,
+            **({"program": node.program} if node.program else {}),
             "known": vars(self.order),
         }
         address = host, self.config.agent_port
-        with contextlib.closing(HTTPConnection(*address, timeout=GONE_SECONDS)) as asks:
+        with contextlib.closing(HTTPConnection(*address, timeout=CONNECT_SECONDS)) as asks:
             asks.connect()
             connection = asks.sock
             with self.lock:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
 from typing import TYPE_CHECKING
 
 from ddpjob_agent.nodes.group import CLEAN, Group, Node, Order, print_of
 from ddpjob_agent.nodes.link import Link
+from ddpjob_agent.program import keep, path_of
 
 if TYPE_CHECKING:
     from ddpjob_agent.config import Config
@@ -40,6 +43,7 @@ class Peers:
         if is_head or config.is_spare or config.is_elastic:
             wake_up = self.launcher.wake_up
             self.group = Group(config.nnodes, wake_up, waits=config.joins_others)
+            self.group.has = self.has
         if config.in_place:
             self.link = self.group if is_head else self.make_link(master)
         self.make_beats(master, is_head=is_head)
@@ -127,7 +131,24 @@ class Peers:
         """
         is_asked = isinstance(self.link, Link) and not self.link.is_alive()
         if self.config.is_elastic and is_asked and (is_known or self.has_moved):
-            self.tell(Node(number, CLEAN))
+            self.tell(self.clean(number))
+
+    def clean(self, number: int) -> Node:
+        """This node, whose ranks may begin a round."""
+        return Node(number, CLEAN, program=self.config.program)
+
+    def has(self, program: str) -> bool:
+        """Whether the program with this print is here."""
+        return os.path.exists(path_of(self.config.run_dir, program))
+
+    def bring(self, program: str) -> bool:
+        """Have the program with this print here, of rank 0's agent; whether it is here."""
+        if not self.has(program) and isinstance(self.link, Link):
+            content = self.link.get_program(program)
+            with contextlib.suppress(OSError, ValueError):
+                if content:
+                    keep(self.config.run_dir, content)
+        return self.has(program)
 
     def is_heard(self) -> bool:
         """Whether rank 0's agent is there."""

@@ -248,7 +248,7 @@ def test_progress_and_metrics_are_served_while_it_runs(pods: Pods) -> None:
     pod = start(pods, "report(step=1, loss=float('nan'))\ntime.sleep(600)")
     pod.until(lambda: pod.progress().get("source") == "file")
     assert (pod.progress()["state"], pod.progress()["step"]) == ("running", 1)
-    expected = 'ddpjob_step{job="digits",attempt="0",node_rank="0"} 1.0'
+    expected = 'ddpjob_step{namespace="default",job="digits",attempt="0",node_rank="0"} 1.0'
     assert expected in pod.get("/metrics").splitlines()
     with pytest.raises(OSError, match="404"):
         pod.get("/etc/passwd")

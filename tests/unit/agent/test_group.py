@@ -29,10 +29,9 @@ from ddpjob_agent.nodes.group import (
     Node,
     Order,
     failure_of,
-    read_node,
-    read_order,
 )
 from ddpjob_agent.nodes.lease import Beat, Head
+from ddpjob_agent.nodes.reading import read_node, read_order
 from ddpjob_agent.records import compact
 from ddpjob_agent.server import Pages, hold_operator, serve
 from tests.cluster.processes import free_ports
@@ -430,7 +429,8 @@ class Agent:
         self.config: Config = config(folder, **changes)
         self.group = group_of(nnodes)
         self.token = token
-        page = {"attempt": 0, "round": 0, "node_rank": 0, "state": "running", "step": 3}
+        place = {"namespace": "team", "job": "digits", "attempt": 0, "round": 0, "node_rank": 0}
+        page = {**place, "state": "running", "step": 3}
         serve(self.config, Pages(lambda: page, lambda: "stacks", self.group, token))
 
     def ask(

@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from ddpjob_agent.hooks import ddpjob_counts
-from ddpjob_agent.progress import Progress, counted_step, metrics_text, read_pages
+from ddpjob_agent.progress import (
+    METRICS_OF_PAGE,
+    Progress,
+    counted_step,
+    metrics_text,
+    read_pages,
+)
 from tests.unit.agent.samples import config
 
 
@@ -26,6 +32,7 @@ def test_a_full_report_is_served_as_it_was_written(tmp_path: Path) -> None:
     text = '{"step": 12, "total_steps": 100, "epoch": 1, "loss": Infinity, "metrics": {"lr": 1e-3}}'
     page = progress_with(tmp_path, text).page("running")
     updated_at = page.pop("updated_at")
+    assert page.pop("stepped_at") == updated_at
     assert page == {
         "version": 1,
         "namespace": "default",
@@ -181,15 +188,14 @@ def test_the_scripts_own_file_comes_before_counted_steps(tmp_path: Path) -> None
 
 
 def test_metrics_are_prometheus_text_with_escaped_labels() -> None:
-    page = {"attempt": 2, "node_rank": 1, "step": 12, "loss": math.nan, "epoch": -math.inf}
-    assert metrics_text(page, 'a"\\\nb').splitlines() == [
-        "# TYPE ddpjob_step gauge",
-        'ddpjob_step{job="a\\"\\\\\\nb",attempt="2",node_rank="1"} 12.0',
-        "# TYPE ddpjob_epoch gauge",
-        'ddpjob_epoch{job="a\\"\\\\\\nb",attempt="2",node_rank="1"} -inf',
-        "# TYPE ddpjob_loss gauge",
-        'ddpjob_loss{job="a\\"\\\\\\nb",attempt="2",node_rank="1"} nan',
-    ]
+    place = {"namespace": "team", "job": 'a"\\\nb', "attempt": 2, "node_rank": 1}
+    report = {"step": 12, "stepped_at": 1.5, "loss": math.nan, "epoch": -math.inf}
+    labels = '{namespace="team",job="a\\"\\\\\\nb",attempt="2",node_rank="1"}'
+    lines = list[str]()
+    for field, value in zip(report, ("12.0", "1.5", "nan", "-inf"), strict=True):
+        name, words = METRICS_OF_PAGE[field]
+        lines += [f"# HELP {name} {words}", f"# TYPE {name} gauge", f"{name}{labels} {value}"]
+    assert sorted(metrics_text({**place, **report}).splitlines()) == sorted(lines)
 
 
 def test_a_report_of_the_round_before_is_none_of_this_one(tmp_path: Path) -> None:
