@@ -40,16 +40,16 @@ class Program:
     def become(self, wanted: str) -> bool:
         """Be the one with this print, which is here; whether its variables are others.
 
-        Raises OSError, ValueError.
+        It is tried once: an order of the same is no order of another. Raises OSError, ValueError.
         """
         config = self.config
+        config.program = wanted
         with open(path_of(config.run_dir, wanted), "rb") as file:
             found, archive = json.loads(file.readline()), file.read()
         env = found["env"]
         changes = {name for name, value in env.items() if os.environ.get(name) != value}
         os.environ.update(env)
         self.arguments[:] = [expand(word, os.environ) for word in found["args"]]
-        config.program = wanted
         if config.code_parts:  # else the code is where it is
             place = found["path"] or os.path.join(config.run_dir, ARCHIVE)
             if not found["path"]:

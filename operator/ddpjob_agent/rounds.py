@@ -241,7 +241,7 @@ class Rounds:
     def wait_for_others(self, verdict: Verdict | None, *, is_new: bool = False) -> Verdict | None:
         """Be clean for the round that is wanted until it may begin; the end if it never does.
 
-        A kept pod that cannot use the code of that round waits for other code.
+        A kept pod that cannot use the code of that round waits for other code, each time anew.
         """
         peers = self.peers
         number, told = max(peers.order.round, self.first.round), (0, False, "")
@@ -265,6 +265,7 @@ class Rounds:
                     self.round = self.make_round(self.first.of_round(number, peers.order.size))
                     self.last = problem
                     self.tell_end(problem)
+                    return True
             if problem is not None:
                 return False
             # Before the order it is not taken in.
@@ -279,8 +280,9 @@ class Rounds:
             return is_vain or is_done or peers.is_out() and not is_new
 
         keep = self.first.keep_seconds
-        if self.wait(has_begun, is_out, REPLACED_SECONDS + keep):
-            return None
+        while self.wait(has_begun, is_out, REPLACED_SECONDS + keep):
+            if problem is None:
+                return None
         if keep and peers.order.ends and self.last is not None:
             return self.last
         if problem is not None:

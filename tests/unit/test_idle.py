@@ -83,10 +83,15 @@ def test_a_failure_that_would_end_the_job_leaves_its_pods() -> None:
     assert condition(status, "Running") == ("False", "Exception")
 
 
-def test_code_that_cannot_be_unpacked_leaves_the_pods_for_other_code() -> None:
-    exits = told(reported(0, reason="CodeInvalid"), reported(1, reason="CodeInvalid"))
+def test_an_edit_that_cannot_be_unpacked_leaves_the_pods_for_other_code() -> None:
     report = Report(attempt=0, step=7, source="file")
-    ours = write(kept(), *BOTH, program=A, round_status=exits, report=report)
+    ours = write(kept(), *BOTH, program=A, report=report)
+    exits = [reported(rank, reason="CodeInvalid") for rank in (0, 1)]
+    step = decide(ours, see(*BOTH, program=A, round_status=told(*exits)), NOW)
+    assert step.end_round, "what has trained may be unpacked in other pods"
+    ours = write(ours, *BOTH, program=B)
+    exits = [reported(rank, reason="CodeInvalid", round=1) for rank in (0, 1)]
+    ours = write(ours, *BOTH, program=B, round_status=told(*exits, round=1))
     assert ours.status.state == "Idle" and ours.status.failure is not None
     assert ours.status.failure.reason == "CodeInvalid"
 
@@ -161,6 +166,14 @@ def test_code_that_is_not_there_is_looked_for_again_without_news() -> None:
     for ours in (rests(), kept()):
         step = decide(ours, see(*BOTH, program=A, **missing), NOW)
         assert step.requeue_after == 5 and step.status.round == ours.status.round
+
+
+def test_an_edit_that_is_taken_back_was_no_fault() -> None:
+    missing = {"edit_error": InvalidJob("spec.code", "there is none")}
+    ours = write(rests(), *BOTH, program=A, **missing)
+    assert condition(ours.status, "Accepted") == ("False", "Invalid")
+    ours = write(ours, *BOTH, program=A)
+    assert condition(ours.status, "Accepted") == ("True", "Accepted")
 
 
 def test_its_deadline_goes_on() -> None:

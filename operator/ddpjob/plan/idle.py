@@ -16,7 +16,7 @@ from ddpjob.plan.own import Inputs
 from ddpjob.plan.reasons import IDLE, INVALID, MAX_RESTARTS_EXCEEDED, because
 from ddpjob.plan.restart import with_reached
 from ddpjob.plan.running import with_counts
-from ddpjob.plan.status import with_condition, with_history
+from ddpjob.plan.status import with_accepted, with_condition, with_history
 from ddpjob.plan.termination import final_result
 from ddpjob.plan.views import views
 from ddpjob.times import duration, seconds_since
@@ -65,6 +65,8 @@ def idle(inputs: Inputs, status: Status) -> Decision:
         if inputs.observed.edit_error is not None:
             words = f"{inputs.observed.edit_error}; nothing runs because of this edit"
             status = with_condition(status, INVALID, words, now=inputs.now)
+        else:
+            status = with_accepted(inputs.job, status, inputs.now)
         return requeue(Decision(with_counts(inputs, status)), seconds)
     live = any(pod.live and not pod.deleting for pod in inputs.current)
     if live and -END_SECONDS < seconds <= 0:

@@ -96,7 +96,9 @@ def with_wait(decision: Decision, waiting: Decision | None) -> Decision:
 def _next_round(inputs: Inputs, status: Status, found: api.Failure) -> Decision:
     """Return the next round after the failure `found`, or that the agents end their pods."""
     judged = judge_failure(inputs, status, found)
-    if inputs.job.spec.kept_seconds and (judged.end is not None or is_hopeless(found)):
+    is_new = status.program is not None and 0 < status.program.round == status.round
+    is_vain = judged.end is not None or is_new and is_hopeless(found)  # the edit's own fault
+    if inputs.job.spec.kept_seconds and is_vain:
         why = judged.end[1] if judged.end else judged.what
         return rest(inputs, judged.status, found.reason, why)
     ends = judged.end is not None or judged.verdict.avoid_node or found.reason not in IN_PLACE

@@ -78,6 +78,13 @@ def test_an_archive_in_a_volume_is_read_there(tmp_path: Path) -> None:
     assert ours.config.code_parts == ["/ddpjob/code/next.tar.gz"]
 
 
+def test_what_cannot_be_read_is_tried_once(tmp_path: Path) -> None:
+    ours = Program(config(tmp_path, DDPJOB_RUN_DIR=str(tmp_path), **DDPJOB_CODE), ["old.py"])
+    with pytest.raises(OSError, match="program-b"):
+        ours.become(B)
+    assert not ours.is_another(B) and ours.is_another(A)
+
+
 def test_a_program_counts_by_its_own_print_and_the_latest_stay(tmp_path: Path) -> None:
     texts = [content(args=[f"{n}.py"]) for n in range(4)]
     for text, _ in texts:
