@@ -18,8 +18,34 @@ Body = dict[str, Any]
 
 # Rounds that somebody has asked for are no failures.
 _ASKED = 'reason!~"Updated|GroupResized|Succeeded"'
-_USED = 'sum by (namespace) (increase(ddpjob_phase_seconds_total{phase=~"%s"}[6h]))'
-_GOODPUT = f"{_USED % 'productive'} / {_USED % 'starting|productive|lost'}"
+
+
+def _risen(series: str, time: str) -> str:
+    """The increase, of series that are younger than that too: these began at 0."""
+    return f"(increase({series}[{time}]) and {series} offset {time} or {series})"
+
+
+def _goodput(match: str = "") -> str:
+    """The part of 6 hours of jobs that was kept work.
+
+    The time of a state is counted when it ends, and one of training may last for days: so their
+    time is that of the gauge, and only what was lost is counted.
+    """
+
+    def spent(states: str) -> str:
+        jobs = f'sum by (namespace) (ddpjob_jobs{{{match}state=~"{states}"}})'
+        return f"60 * sum_over_time({jobs}[6h:1m])"
+
+    lost = f'ddpjob_phase_seconds_total{{{match}phase="lost"}}'
+    lost = f"sum by (namespace) {_risen(lost, '6h')}"
+    running = spent("Running")
+    # Work of before these hours may have been lost in them.
+    kept = f"clamp_min({running} - ({lost} or 0 * {running}), 0)"
+    return f"{kept} / {spent('Starting|Restarting|Running')}"
+
+
+_JOB = "on (namespace, name)"
+_LATEST = "max by (namespace, name)"
 
 
 @dataclass(frozen=True)
@@ -36,7 +62,7 @@ class Alert:
 ALERTS = (
     Alert(
         "DDPJobNoLeader",
-        "absent(ddpjob_leader) or sum(ddpjob_leader) != 1",
+        "absent(ddpjob_leader) or sum by (namespace, job) (ddpjob_leader) != 1",
         "5m",
         "critical",
         "No operator of ddpjob reconciles jobs, or two do.",
@@ -50,22 +76,25 @@ ALERTS = (
     ),
     Alert(
         "DDPJobRequestsFail",
-        'sum by (code) (rate(ddpjob_api_requests_total{code=~"0|403|5.."}[5m])) > 0.1',
+        'sum by (code) (rate(ddpjob_api_requests_total{code=~"0|5.."}[5m])'  # a quota's is 403 too
+        ' or rate(ddpjob_api_requests_total{code="403",verb!="POST"}[5m])) > 0.1',
         "10m",
         "warning",
         "The API server answers the operator with {{ $labels.code }}.",
     ),
     Alert(
         "DDPJobPending",
-        'max by (namespace, name) (ddpjob_state{state=~"Pending|Queued|Starting"}) == 1',
+        f'{_LATEST} (ddpjob_state{{state=~"Pending|Starting|Restarting"}}) == 1',
         "30m",
         "warning",
         "DDPJob {{ $labels.namespace }}/{{ $labels.name }} does not start.",
     ),
     Alert(
         "DDPJobMakesNoSteps",
-        "time() - max by (namespace, name) (ddpjob_last_step_timestamp_seconds)"
-        " > on (namespace, name) 3 * (ddpjob_hang_timeout_seconds > 0)",
+        f"(time() - {_LATEST} (ddpjob_last_step_timestamp_seconds)"
+        f" > {_JOB} 3 * ({_LATEST} (ddpjob_hang_timeout_seconds) > 0))"
+        f' and {_JOB} ddpjob_state{{state="Running"}} == 1'
+        f" unless {_JOB} {_LATEST} (ddpjob_step) >= {_LATEST} (ddpjob_total_steps)",
         "1m",
         "warning",
         "DDPJob {{ $labels.namespace }}/{{ $labels.name }} has made no step for"
@@ -73,14 +102,14 @@ ALERTS = (
     ),
     Alert(
         "DDPJobRestartsOften",
-        f"sum by (namespace) (increase(ddpjob_restarts_total{{{_ASKED}}}[1h])) > 3",
+        f"sum by (namespace) {_risen(f'ddpjob_restarts_total{{{_ASKED}}}', '1h')} > 3",
         "0m",
         "warning",
         "DDPJobs in {{ $labels.namespace }} restarted {{ $value | humanize }} times in an hour.",
     ),
     Alert(
         "DDPJobGoodputLow",
-        f"{_GOODPUT} < 0.8",
+        f"{_goodput()} < 0.8",
         "1h",
         "warning",
         "DDPJobs in {{ $labels.namespace }} use {{ $value | humanizePercentage }} of their time.",
@@ -115,7 +144,7 @@ def kube_state_metrics() -> Body:
 
     states = {"labelName": "state", "path": ["status", "state"], "list": [*get_args(State)]}
     known = {
-        "version": ["spec", "image"],
+        "image": ["spec", "image"],
         "attempt": ["status", "attempt"],
         "queue": ["metadata", "labels", "kueue.x-k8s.io/queue-name"],
     }
@@ -194,7 +223,11 @@ OPERATOR = (
     Panel("In queues, before the first pods", _quantiles("ddpjob_first_pods_seconds"), "s"),
     Panel("From the first pods until all nodes run", _quantiles("ddpjob_start_seconds"), "s"),
     Panel("Ended jobs", _rate("ddpjob_finished_total", "state", _IN), "ops"),
-    Panel("Goodput of 6 hours", ((_GOODPUT, "{{namespace}}"),), "percentunit"),
+    Panel(
+        "Goodput of 6 hours",
+        ((_goodput('namespace=~"$namespace",'), "{{namespace}}"),),
+        "percentunit",
+    ),
     Panel("Use of time", _rate("ddpjob_phase_seconds_total", "phase", _IN), "short"),
 )
 JOB = (

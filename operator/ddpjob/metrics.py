@@ -46,7 +46,12 @@ class Metric:
 METRICS = (
     Metric("ddpjob_build_info", "gauge", "1, with the operator's version.", ("version",)),
     Metric("ddpjob_leader", "gauge", "1 if this replica reconciles jobs, 0 if it stands by."),
-    Metric("ddpjob_jobs", "gauge", "DDPJobs by their state.", ("namespace", "state")),
+    Metric(
+        "ddpjob_jobs",
+        "gauge",
+        "DDPJobs by their state; only the leader has it.",
+        ("namespace", "state"),
+    ),
     Metric("ddpjob_queue_depth", "gauge", "Jobs that wait for a worker."),
     Metric("ddpjob_queue_oldest_seconds", "gauge", "For how long the first of them has waited."),
     Metric("ddpjob_memory_peak_bytes", "gauge", "Largest resident set so far."),
@@ -74,22 +79,22 @@ METRICS = (
     Metric(
         "ddpjob_first_pods_seconds",
         "histogram",
-        "From a job's creation until its first pods are created: its time in queues.",
-        ("namespace",),
+        "A job's time in queues until its first pods are created.",
+        (),
         _START,
     ),
     Metric(
         "ddpjob_start_seconds",
         "histogram",
         "From the creation of a job's first pods until all its nodes run.",
-        ("namespace",),
+        (),
         _START,
     ),
     Metric(
         "ddpjob_recovery_seconds",
         "histogram",
         "From the status of a restart, in place or with new pods, until all nodes run again.",
-        ("namespace",),
+        (),
         _RECOVERY,
     ),
     Metric(
@@ -110,7 +115,7 @@ METRICS = (
         "ddpjob_run_seconds",
         "histogram",
         "The time that ended jobs were starting, running or idle, all attempts together.",
-        ("namespace", "state"),
+        ("state",),
         _JOB,
     ),
     Metric(
@@ -161,7 +166,8 @@ class Metrics(Observer):
         controller = self.controller
         if controller is None:  # as prometheus_client asks for the names
             return
-        jobs = Counts[tuple[str, ...]]((j.namespace, j.state) for j in controller.jobs.values())
+        known = controller.jobs.values() if controller.leading else ()
+        jobs = Counts[tuple[str, ...]]((job.namespace, job.state) for job in known)
         # Peak, in bytes; Linux counts in KiB, macOS in bytes.
         scale = 1 if sys.platform == "darwin" else 1024
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
@@ -186,10 +192,8 @@ class Metrics(Observer):
         old, where = job.status, job.namespace
         self._count_time(where, old, new)
         if new.start_time and not old.start_time:
-            created = job.metadata.creation_timestamp
-            self._observe("ddpjob_first_pods_seconds", seconds_since(created, now), where)
-        is_next = (new.attempt, new.round) > (old.attempt, old.round)
-        if is_next and new.state == "Restarting" and new.history:
+            self._observe("ddpjob_first_pods_seconds", _seconds(new, "queued"))
+        if new.restarts > old.restarts and new.history:
             last, in_place = new.history[-1], new.attempt == old.attempt
             self._count("ddpjob_restarts", where, _named(last.reason), _word(in_place))
             self._left[job.uid] = time.monotonic()
@@ -199,15 +203,15 @@ class Metrics(Observer):
         if new.state == "Running" and old.state != "Running":
             left = self._left.pop(job.uid, None)
             if left is not None:
-                self._observe("ddpjob_recovery_seconds", time.monotonic() - left, where)
+                self._observe("ddpjob_recovery_seconds", time.monotonic() - left)
             elif (new.attempt, new.round) == (0, 0):
-                self._observe("ddpjob_start_seconds", seconds_since(new.start_time, now), where)
-        if new.state in api.FINISHED:
+                self._observe("ddpjob_start_seconds", seconds_since(new.start_time, now))
+        if new.state not in ("Starting", "Restarting"):
             self._left.pop(job.uid, None)
-            if old.state not in api.FINISHED:
-                self._count("ddpjob_finished", where, new.state)
-                spent = sum(_seconds(new, phase) for phase in _PHASES[1:])
-                self._observe("ddpjob_run_seconds", spent, where, new.state)
+        if new.state in api.FINISHED and old.state not in api.FINISHED:
+            self._count("ddpjob_finished", where, new.state)
+            spent = sum(_seconds(new, phase) for phase in _PHASES[1:])
+            self._observe("ddpjob_run_seconds", spent, new.state)
 
     def forget(self, uid: str) -> None:
         """Take in that a job is gone."""
@@ -227,7 +231,8 @@ class Metrics(Observer):
         self._counters[name].labels(*labels).inc(by)
 
     def _observe(self, name: str, seconds: float, *labels: str) -> None:
-        self._histograms[name].labels(*labels).observe(max(0.0, seconds))
+        histogram = self._histograms[name]
+        (histogram.labels(*labels) if labels else histogram).observe(max(0.0, seconds))
 
 
 def _gauge(name: str, values: Mapping[tuple[str, ...], float]) -> Family:

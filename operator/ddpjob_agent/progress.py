@@ -62,7 +62,7 @@ class Progress:
         shown = self.source != "file" and self.config.count_steps
         signs = {(page.pid, page.step, page.others) for page in pages}
         if signs != self.signs and (shown or self.config.hang_seconds):
-            self.signs, self.moved = signs, now
+            self.signs, self.moved, self.stepped_at = signs, now, time.time()
         counted = counted_step(pages) if shown else None
         reported = self.reports.newest(counted or 0) if shown else {}
         if reported and reported != self.report:
@@ -197,7 +197,10 @@ def counted_step(pages: list[Counted]) -> int | None:
 # By their names on the page: what Prometheus gets of it.
 METRICS_OF_PAGE = {
     "step": ("ddpjob_step", "The last step of this round."),
-    "stepped_at": ("ddpjob_last_step_timestamp_seconds", "Unix time at which it was reported."),
+    "stepped_at": (
+        "ddpjob_last_step_timestamp_seconds",
+        "Unix time of the last step or other sign of training.",
+    ),
     "total_steps": ("ddpjob_total_steps", "The steps of the whole training."),
     "epoch": ("ddpjob_epoch", "The epoch, as the script reports it."),
     "loss": ("ddpjob_loss", "The last loss that the script has reported."),

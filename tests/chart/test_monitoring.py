@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from ddpjob.json_depth import Body
+from ddpjob_agent.progress import METRICS_OF_PAGE
 from tests import monitoring
 from tests.builders import job, made_pod, trainer
 from tests.chart.rendering import ROOT, Helm, of_kind, only
@@ -39,6 +40,10 @@ def test_monitors_find_the_operator_and_the_agents(rendered: list[Body]) -> None
     assert [endpoint["port"]] == [port["name"] for port in trainer(pod)["ports"]]
     (label,) = endpoint["relabelings"][0]["sourceLabels"]
     assert label.endswith(re.sub(r"\W", "_", wanted["key"]))
+    kept = endpoint["metricRelabelings"][0]["regex"]
+    names = [name for name, _ in METRICS_OF_PAGE.values()]
+    assert all(re.fullmatch(kept, name) for name in names) and kept.count("|") + 1 == len(names)
+    assert monitor["sampleLimit"] >= len(names)
 
 
 def test_the_page_names_pods_and_their_labels_as_they_are() -> None:
@@ -48,7 +53,7 @@ def test_the_page_names_pods_and_their_labels_as_they_are() -> None:
     assert f"-c {trainer(pod)['name']} " in PAGE
 
 
-def test_rules_and_dashboards_are_those_of_the_table(rendered: list[Body]) -> None:
+def test_rules_and_dashboards_are_those_of_the_table(helm: Helm, rendered: list[Body]) -> None:
     assert only(rendered, "PrometheusRule")["spec"] == monitoring.alerts()
     boards = [
         json.loads(text)
@@ -57,6 +62,13 @@ def test_rules_and_dashboards_are_those_of_the_table(rendered: list[Body]) -> No
         for text in found["data"].values()
     ]
     assert boards == [monitoring.of_job(), monitoring.of_operator()]
+    (rules,) = helm.objects(
+        "--set=metrics.rules.enabled=true,metrics.rules.runbook=https://site/page",
+        "--show-only=templates/monitoring.yaml",
+    )
+    (group,) = rules["spec"]["groups"]
+    alert = group["rules"][0]
+    assert alert["annotations"]["runbook_url"] == f"https://site/page#{alert['alert'].lower()}"
     for kind in KINDS:
         assert only(rendered, kind)["metadata"]["labels"]["release"] == "prometheus"
 

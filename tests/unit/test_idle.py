@@ -169,8 +169,8 @@ def test_code_that_is_not_there_is_looked_for_again_without_news() -> None:
 
 
 def test_an_edit_that_is_taken_back_was_no_fault() -> None:
-    missing = {"edit_error": InvalidJob("spec.code", "there is none")}
-    ours = write(rests(), *BOTH, program=A, **missing)
+    missing = InvalidJob("spec.code", "there is none")
+    ours = write(rests(), *BOTH, program=A, edit_error=missing)
     assert condition(ours.status, "Accepted") == ("False", "Invalid")
     ours = write(ours, *BOTH, program=A)
     assert condition(ours.status, "Accepted") == ("True", "Accepted")

@@ -52,7 +52,8 @@ def test_what_the_ranks_run_is_noted_before_the_first_pod_is_made() -> None:
 
 def test_an_edit_begins_a_round_in_the_same_pods() -> None:
     code = {"configMaps": ["x"], "sha256": "5" * 64}
-    before = training(args=["train.py", "a b"], code=code)
+    env = [{"name": "LR", "value": "hidden"}]
+    before = training(args=["train.py", "a b"], code=code, env=env)
     budget = Budget(charged=2, consecutive_restarts=2, highest_step=9)
     before = with_status(before, before.status.model_copy(update={"budget": budget}))
     step = decide(before, see(*BOTH, program=B, round_status=told()), NOW)
@@ -63,7 +64,7 @@ def test_an_edit_begins_a_round_in_the_same_pods() -> None:
     assert (after.pods, after.budget) == (before.status.pods, Budget())
     entry = after.history[-1]
     assert (entry.reason, entry.charged, entry.revision) == ("Updated", False, None)
-    assert entry.message == "revision 2 follows: code 555555555555, args train.py 'a b'"
+    assert entry.message == "revision 2 follows: code 555555555555, with LR set, args train.py 'a b'"
     assert not (step.delete or step.create or step.prepare or step.end_round)
     (event,) = step.events
     assert (event.reason, event.warning) == ("Updated", False) and "round 1" in event.message

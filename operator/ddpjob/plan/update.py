@@ -39,8 +39,10 @@ def restart_outdated(inputs: Inputs, status: Status) -> Decision | None:
 def _words(job: DDPJob, known: Program) -> str:
     """Return what runs next: values of variables may be nobody else's."""
     code = f"code {job.spec.code.sha256[:12]}, " if job.spec.code else ""
+    names = ", ".join(each.name for each in job.spec.env if each.value is not None)
+    env = f"with {names[:160]} set, " if names else ""
     args = shlex.join(word[:80] for word in (job.spec.args or ())[:40])
-    return f"revision {known.revision + 1} follows: {code}args {args}"
+    return f"revision {known.revision + 1} follows: {code}{env}args {args}"
 
 
 def update(inputs: Inputs, status: Status) -> Decision | None:
