@@ -34,7 +34,7 @@ def _goodput(match: str = "") -> str:
 
     def spent(states: str) -> str:
         jobs = f'sum by (namespace) (ddpjob_jobs{{{match}state=~"{states}"}})'
-        return f"60 * sum_over_time({jobs}[6h:1m])"
+        return f"(60 * sum_over_time({jobs}[6h:1m]))"
 
     lost = f'ddpjob_phase_seconds_total{{{match}phase="lost"}}'
     lost = f"sum by (namespace) {_risen(lost, '6h')}"

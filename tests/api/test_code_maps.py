@@ -3,6 +3,7 @@
 import threading
 from base64 import b64encode
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,9 +11,12 @@ import pytest
 from ddpjob import Client, Job
 from ddpjob.cluster import CONFIGMAPS
 from ddpjob.code import code_maps
-from ddpjob.errors import Conflict, InvalidJob, NotFound
+from ddpjob.errors import Conflict, Forbidden, InvalidJob, NotFound
+from ddpjob.names import GROUP
 from tests.api.reading import client as client  # noqa: PLC0414
 from tests.builders import job_object
+from tests.cluster.apiserver import ApiServer
+from tests.cluster.rights import account
 from tests.waiting import wait_for
 
 NAME = "ddpjob-code-3fa9c1d20b7e"
@@ -119,6 +123,23 @@ def test_a_job_joins_the_owners_of_the_code_that_its_spec_names(client: Client) 
     for _ in range(2):
         code_maps.provide(client.connection, second.body, [])
         assert owners(client) == ["first", "second"]
+
+
+def test_who_may_not_change_the_job_changes_nothing_that_it_runs(
+    api_server: ApiServer, namespace: str, client: Client, tmp_path: Path
+) -> None:
+    job = client.submit(job_object("digits"))
+    rights = [(GROUP, "ddpjobs", ("get", "list", "watch")), ("", "configmaps", ("*",))]
+    token = account(api_server, namespace, "guest", *rights)
+    config = api_server.write_kubeconfig(tmp_path / "guest", token=token, namespace=namespace)
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text("print('mine')")
+    with Client(kubeconfig=config) as guest:
+        theirs = guest.job("digits")
+        for change in ({"env": {"LR": "1"}}, {"code": tmp_path / "code"}):
+            with pytest.raises(Forbidden, match="ddpjobs"):
+                theirs.update(**change)
+    assert client.job("digits").body["spec"] == job.body["spec"]
 
 
 def test_a_rehearsal_stores_nothing(client: Client) -> None:

@@ -64,7 +64,9 @@ def test_an_edit_begins_a_round_in_the_same_pods() -> None:
     assert (after.pods, after.budget) == (before.status.pods, Budget())
     entry = after.history[-1]
     assert (entry.reason, entry.charged, entry.revision) == ("Updated", False, None)
-    assert entry.message == "revision 2 follows: code 555555555555, with LR set, args train.py 'a b'"
+    assert (
+        entry.message == "revision 2 follows: code 555555555555, with LR set, args train.py 'a b'"
+    )
     assert not (step.delete or step.create or step.prepare or step.end_round)
     (event,) = step.events
     assert (event.reason, event.warning) == ("Updated", False) and "round 1" in event.message
