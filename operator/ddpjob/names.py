@@ -168,16 +168,16 @@ def parse_pod_name(job: str, pod: str) -> tuple[int, int, int] | None:
 
     Returns None if `pod_name` makes no such name.
     """
+    found = place(pod)
+    return found if found and pod == pod_name(job, *found) else None
+
+
+def place(pod: str) -> tuple[int, int, int] | None:
+    """Return the same of a pod of whatever job."""
     found = _PLACE.fullmatch(pod)
-    if found is None or pod[: found.start(1)] != f"{job}-":
+    if found is None:
         return None
     return int(found[1]), -int(found[4]) if found[4] else int(found[2]), int(found[3] or 0)
-
-
-def node_rank(pod: str) -> int | None:
-    """Return the node rank in a pod's name, whatever its job; None where there is none."""
-    found = _PLACE.fullmatch(pod)
-    return int(found[2]) if found and found[2] else None
 
 
 def agent_config_name(digest: str) -> str:

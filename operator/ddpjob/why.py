@@ -12,6 +12,8 @@ from ddpjob.ranks import MAX_NNODES, MAX_WORLD_SIZE
 from ddpjob.text import printable
 from ddpjob.times import duration, seconds_since, unix_seconds
 
+# The condition that says why a job is in a state; of all other states it is Running.
+DECISIVE = {"Failed": "Failed", "Succeeded": "Complete", "Suspended": "Suspended"}
 # The states that a job never leaves. `api.FINISHED` has them too, behind a slow import.
 FINISHED = ("Succeeded", "Failed")
 # The states of a job that has no pods yet.
@@ -129,9 +131,8 @@ def _seconds_of_steps(status: Any, since: str) -> float:
 
 def message(status: Any) -> str:
     """Return the words of the condition that decides; of a finished job, those of its end."""
-    order = {"Failed": "Failed", "Succeeded": "Complete", "Suspended": "Suspended"}
     kinds = ("Accepted",) if condition(status, "Accepted").get("status") == "False" else ()
-    for kind in (*kinds, order.get(state(status), "Running")):
+    for kind in (*kinds, DECISIVE.get(state(status), "Running")):
         if found := text(condition(status, kind), "message", limit=4096):
             return found
     return ""
@@ -167,15 +168,31 @@ def place(status: Any, failure: Any, processes: int) -> tuple[int | None, int | 
     None is what is not known: there is no rank if a pod of several processes failed as a whole, or
     nobody knows which of them did. Of a pod that has got another rank, `status` knows it.
     """
-    rank, node = number(failure, "rank"), names.node_rank(text(failure, "pod", limit=253))
-    tables = (t for t in part(status, "pods") or () if t["attempt"] == number(failure, "attempt"))
-    moved = (each for table in tables for each in table.get("moved", ()))
-    node = next((each["rank"] for each in moved if each["of"] == node), node)
+    rank, named = number(failure, "rank"), names.place(text(failure, "pod", limit=253))
+    node = None if named is None else (rank_of(status, *named) or named[1:])[0]
     if rank not in range(MAX_WORLD_SIZE):  # any process of a pod may have written it
         rank = None
     if node not in range(MAX_NNODES):
         node = None if rank is None else rank // processes
     return rank, node
+
+
+def rank_of(status: Any, attempt: int, rank: int, since: int) -> tuple[int, int] | None:
+    """Return the node rank that a pod has got, and its first round with it.
+
+    The pod has this place in its name (`names.place`). None is returned if it has got no other one,
+    as long as the status has it: that of a finished job has not.
+    """
+    for table in part(status, "pods") or ():
+        if table["attempt"] != attempt:
+            continue
+        for spare in table.get("spares", ()):
+            if spare["number"] == -rank and "rank" in spare:
+                return spare["rank"], spare["round"]
+        for moved in table.get("moved", ()):
+            if (moved["of"], moved.get("round", 0)) == (rank, since):
+                return moved["rank"], since
+    return None
 
 
 def short_place(rank: int | None, node_rank: int | None) -> str:

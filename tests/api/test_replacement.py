@@ -116,7 +116,7 @@ async def test_the_operator_dies_while_a_pod_is_replaced(
         if attempt:  # nobody saw how it had ended
             break
         pods = await uids(jobs)
-        last = {names.node_rank(name) or 0: name for name in pods}
+        last = {found[1]: name for name in pods if (found := names.place(name))}
     await end_well(jobs, tmp_path)
 
 

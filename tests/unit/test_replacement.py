@@ -269,7 +269,7 @@ def test_names_of_pods_are_read_as_they_are_written() -> None:
     for place in ((0, 0, 0), (3, 12, 0), (3, 12, 7)):
         name = names.pod_name("digits-0", *place)
         assert names.parse_pod_name("digits-0", name) == place
-        assert names.parse_pod_name("digits", name) is None and names.node_rank(name) == place[1]
+        assert names.parse_pod_name("digits", name) is None and names.place(name) == place
     for name in ("digits-0", "digits-0-1-r0", "digits-0-1-r", "digits-00-1", "digits-0-1-2"):
         assert names.parse_pod_name("digits", name) is None
 

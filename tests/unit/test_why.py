@@ -51,4 +51,8 @@ def test_a_failure_is_of_the_rank_that_its_pod_had_got() -> None:
     moved = {"attempt": 1, "moved": [{"rank": 1, "of": 2}]}
     assert why.place({"pods": [moved]}, failure, 1) == (1, 1)
     assert why.place({"pods": [{**moved, "attempt": 2}]}, failure, 1) == (1, 2)
+    later = {**failure, "pod": "digits-1-2-r3"}
+    assert why.place({"pods": [moved]}, later, 1) == (1, 2), "made for its rank after that"
+    spare = {"attempt": 1, "spares": [{"number": 1, "rank": 3, "round": 2}]}
+    assert why.place({"pods": [spare]}, {**failure, "pod": "digits-1-s1"}, 1) == (1, 3)
     assert why.place({}, failure, 1) == (1, 2)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from ddpjob import names
+from ddpjob import names, why
 from ddpjob.json_depth import Body
 from ddpjob.ranks import MAX_WORLD_SIZE
 
@@ -152,16 +152,8 @@ def read_pod(body: Body, job: str, job_uid: str, container: str | None = None) -
 
 def with_rank(pod: Pod, job: Body) -> Pod:
     """Return a pod with the node rank that it has got, as the job's status says."""
-    for table in (job.get("status") or {}).get("pods", ()):
-        if table["attempt"] != pod.attempt:
-            continue
-        for spare in table.get("spares", ()):
-            if spare["number"] == -pod.node_rank and "rank" in spare:
-                return replace(pod, node_rank=spare["rank"], since=spare["round"], moved=True)
-        for moved in table.get("moved", ()):
-            if (moved["of"], moved.get("round", 0)) == (pod.node_rank, pod.since):
-                return replace(pod, node_rank=moved["rank"], moved=True)
-    return pod
+    got = why.rank_of(job.get("status"), pod.attempt, pod.node_rank, pod.since)
+    return pod if got is None else replace(pod, node_rank=got[0], since=got[1], moved=True)
 
 
 def _state(status: Mapping[str, Any]) -> tuple[State, str]:
