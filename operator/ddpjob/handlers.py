@@ -25,6 +25,7 @@ from ddpjob.cluster.credentials import Credentials, NoCredentials
 from ddpjob.cluster.kube import KubeCluster
 from ddpjob.controller.controller import Controller
 from ddpjob.controller.lease import Elector
+from ddpjob.jsonlog import JsonLines
 from ddpjob.kopf_guard import guarded_answers
 from ddpjob.metrics import Metrics
 from ddpjob.pods.allowlist import Policy, parse_policy
@@ -186,6 +187,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "--kueue", action="store_true", help="wait for Kueue to admit jobs that have a queue of it"
     )
     parser.add_argument("--loopback-agents", action="store_true", help=argparse.SUPPRESS)  # tests
+    parser.add_argument(
+        "--log-format",
+        choices=("text", "json"),
+        default="text",
+        help="log lines of text, or JSON objects (default: text)",
+    )
     parser.add_argument("--verbose", action="store_true", help="log debug messages")
     parser.add_argument("--version", action="version", version=__version__)
     return parser.parse_args(arguments)
@@ -224,9 +231,10 @@ def raise_descriptors() -> None:
 def main() -> None:
     """Run the operator until SIGTERM."""
     options = parse()
+    layout = text.Lines("%(asctime)s %(levelname)s %(name)s %(message)s")
     text.configure(
         logging.DEBUG if options.verbose else logging.INFO,
-        "%(asctime)s %(levelname)s %(name)s %(message)s",
+        JsonLines() if options.log_format == "json" else layout,
     )
     policy = load_policy(options.policy)
     raise_descriptors()

@@ -103,8 +103,8 @@ class Lines(logging.Formatter):
         return INDENT + printable_lines(super().formatException(ei), MAX_TRACE, indent=INDENT)
 
 
-def configure(level: int, layout: str) -> None:
-    """Make this process log in the format `layout` to standard error."""
+def configure(level: int, formatter: logging.Formatter) -> None:
+    """Make this process log to standard error."""
     handler = logging.StreamHandler()
-    handler.setFormatter(Lines(layout))
+    handler.setFormatter(formatter)
     logging.basicConfig(level=level, handlers=[handler])

@@ -17,7 +17,7 @@ from ddpjob.cli.job_options import ProgramCommand
 from ddpjob.cli.options import spread
 from ddpjob.cli.output import close, escape_the_unknown, note, say
 from ddpjob.errors import DDPJobError
-from ddpjob.text import configure
+from ddpjob.text import Lines, configure
 from ddpjob.version import __version__
 
 # For each verb the first sentence of its help. Its function has its name, and so has its module.
@@ -140,6 +140,6 @@ def options(
 
 def main() -> None:
     """Run the command line: the entry point of the console scripts."""
-    configure(logging.WARNING, "%(message)s")
+    configure(logging.WARNING, Lines("%(message)s"))
     escape_the_unknown()
     app(prog_name="ddpjob")

@@ -4,7 +4,7 @@ import logging
 import time
 from hashlib import sha256
 
-from ddpjob import names
+from ddpjob import names, why
 from ddpjob.api import DDPJob, Status
 from ddpjob.cluster import EVENTS, Cluster
 from ddpjob.controller.memory import JobRecord
@@ -98,3 +98,22 @@ def is_pruned(written: Body, stored: Body) -> bool:
         for name, value in written.items()
         if value not in (None, [], {})
     )
+
+
+def log_state(job: DDPJob, new: Status) -> None:
+    """Log the state, attempt or round that has just been stored."""
+    decisive = new.condition(why.DECISIVE.get(new.state or "", "Running"))
+    fields = {
+        "namespace": job.namespace,
+        "job": job.name,
+        "state": new.state,
+        "attempt": new.attempt,
+        "round": new.round,
+        "restarts": new.restarts,
+        "reason": decisive.reason if decisive else "",
+    }
+    line = (
+        "job=%(namespace)s/%(job)s state=%(state)s attempt=%(attempt)d round=%(round)d"
+        " restarts=%(restarts)d reason=%(reason)s"
+    )
+    log.info(line, fields, extra=fields)

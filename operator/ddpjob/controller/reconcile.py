@@ -9,7 +9,7 @@ from ddpjob.api import DDPJob, Status, read_status
 from ddpjob.cluster import DDPJOBS, PODS, Cluster
 from ddpjob.controller.agents import Agents
 from ddpjob.controller.children import AGENT_SECONDS, Children
-from ddpjob.controller.events import is_pruned, is_transition, record_event
+from ddpjob.controller.events import is_pruned, is_transition, log_state, record_event
 from ddpjob.controller.memory import (
     Caches,
     JobRecord,
@@ -286,10 +286,7 @@ class Reconciler:
         for event in events:
             await record_event(self.cluster, job, event)
         if (new.state, new.attempt, new.round) != (old.state, old.attempt, old.round):
-            log.info(
-                "job=%s/%s state=%s attempt=%d round=%d restarts=%d",
-                *(job.namespace, job.name, new.state, new.attempt, new.round, new.restarts),
-            )
+            log_state(job, new)
 
     async def _carry_out(self, job: DDPJob, decision: Decision, memory: Memory) -> None:
         """Delete, then prepare, then create.
