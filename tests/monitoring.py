@@ -21,8 +21,15 @@ _ASKED = 'reason!~"Updated|GroupResized|Succeeded"'
 
 
 def _risen(series: str, time: str) -> str:
-    """The increase, of series that are younger than that too: these began at 0."""
-    return f"(increase({series}[{time}]) and {series} offset {time} or {series})"
+    """The increase, also of a counter that first appeared in this time, in a process known before.
+
+    Prometheus takes a counter's first value for no increase, and it may be an old one where the
+    process has been scraped for less than this time.
+    """
+    rise = f"increase({series}[{time}])"
+    before = f"last_over_time({series}[{time}] offset {time})"
+    known = f"on (job, instance) last_over_time(ddpjob_leader[{time}] offset {time})"
+    return f"({rise} and {before} or {series} and {known} or {rise})"
 
 
 def _goodput(match: str = "") -> str:
@@ -38,12 +45,14 @@ def _goodput(match: str = "") -> str:
 
     lost = f'ddpjob_phase_seconds_total{{{match}phase="lost"}}'
     lost = f"sum by (namespace) {_risen(lost, '6h')}"
-    running = spent("Running")
+    whole = spent("Starting|Restarting|Running")
+    running = f"({spent('Running')} or 0 * {whole})"
     # Work of before these hours may have been lost in them.
-    kept = f"clamp_min({running} - ({lost} or 0 * {running}), 0)"
-    return f"{kept} / {spent('Starting|Restarting|Running')}"
+    kept = f"clamp_min({running} - ({lost} or 0 * {whole}), 0)"
+    return f"{kept} / {whole}"
 
 
+_LEADERS = "sum by (namespace, job)"
 _JOB = "on (namespace, name)"
 _LATEST = "max by (namespace, name)"
 
@@ -62,7 +71,8 @@ class Alert:
 ALERTS = (
     Alert(
         "DDPJobNoLeader",
-        "absent(ddpjob_leader) or sum by (namespace, job) (ddpjob_leader) != 1",
+        f"absent(ddpjob_leader) or {_LEADERS} (ddpjob_leader) != 1"
+        f" or {_LEADERS} (ddpjob_leader offset 15m) unless {_LEADERS} (ddpjob_leader)",
         "5m",
         "critical",
         "No operator of ddpjob reconciles jobs, or two do.",

@@ -30,12 +30,16 @@ FIRES: dict[str, tuple[dict[str, str], int, dict[str, str]]] = {
         {"namespace": "team", "name": "digits"},
     ),
     "DDPJobRestartsOften": (
-        {'ddpjob_restarts_total{namespace="team",reason="Signal",in_place="true"}': "_x20 4x40"},
-        30,
+        {
+            'ddpjob_leader{pod="a"}': "1x120",
+            'ddpjob_restarts_total{namespace="team",reason="Signal",in_place="true"}': "_x90 4x40",
+        },
+        100,
         {"namespace": "team"},
     ),
     "DDPJobGoodputLow": (
         {
+            'ddpjob_leader{pod="a"}': "1x600",
             'ddpjob_jobs{namespace="team",state="Running"}': "1x600",
             'ddpjob_phase_seconds_total{namespace="team",phase="lost"}': "0+30x600",
         },
@@ -56,6 +60,9 @@ CALM = {
     f'ddpjob_last_step_timestamp_seconds{{{_JOB},node_rank="0"}}': "0+60x600",
     f"ddpjob_hang_timeout_seconds{{{_JOB}}}": "300x600",
     'ddpjob_restarts_total{namespace="team",reason="Updated",in_place="true"}': "0+1x600",
+    # Of an operator that ran long before this Prometheus did.
+    'ddpjob_restarts_total{namespace="x",reason="Signal",job="old",instance="old"}': "99x600",
+    'ddpjob_leader{namespace="old",job="old",instance="old"}': "1x600",
     # Two jobs of days, of which one is begun anew once; in another namespace one that is at its end
     # since long, and one that waits for what is edited next.
     'ddpjob_jobs{namespace="team",state="Starting"}': "1x5 0x600",

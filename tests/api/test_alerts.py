@@ -14,12 +14,12 @@ from tests.monitoring import ALERTS
 RULES = ROOT / "charts" / "ddpjob" / "files" / "alerts.yaml"
 
 
-@pytest.mark.builds("prometheus")
+@pytest.mark.builds("promtool")
 @pytest.mark.timeout(900)
 def test_each_alert_fires_when_it_should_and_not_otherwise(tmp_path: Path) -> None:
     assert list(FIRES) and set(FIRES) == {alert.name for alert in ALERTS}
     with skipping_where_unavailable():
-        promtool = binaries.build(binaries.PROMETHEUS)["promtool"]
+        promtool = binaries.build(binaries.PROMTOOL)["promtool"]
     file = tmp_path / "cases.yaml"
     file.write_text(yaml.safe_dump(cases(str(RULES))))
     for words in (["check", "rules", str(RULES)], ["test", "rules", str(file)]):

@@ -107,8 +107,11 @@ QUEUES = {
 }
 
 # For `make test-all`.
-PROMETHEUS = Module("prometheus", "github.com/prometheus/prometheus/cmd/promtool", ("promtool",))
-SELDOM = {**QUEUES, PROMETHEUS.folder: PROMETHEUS}
+PROMTOOL = Module("prometheus", "github.com/prometheus/prometheus/cmd/promtool", ("promtool",))
+PROMETHEUS = Module(
+    "prometheus", "github.com/prometheus/prometheus/cmd/prometheus", ("prometheus",)
+)
+SELDOM = {**QUEUES, "promtool": PROMTOOL, "prometheus": PROMETHEUS}
 
 # A peer, for `make bench-recovery`.
 TRAINING_OPERATOR = Module(
