@@ -60,7 +60,7 @@ class Helm:
     @cache  # noqa: B019 - one Helm lives as long as the session
     def objects(self, *arguments: str, **where: str) -> list[Body]:
         """The objects that the chart renders to; shared between tests, so not to be changed."""
-        return documents(self.template(*arguments, **where))
+        return documents(self.template("--no-hooks", *arguments, **where))
 
 
 def only(objects: list[Body], kind: str) -> Body:

@@ -10,6 +10,7 @@ import kubernetes_validate
 import pytest
 
 from ddpjob import __version__, handlers
+from ddpjob.api import validate
 from ddpjob.json_depth import Body
 from ddpjob.pods.allowlist import Policy
 from tests.chart.rendering import CHART, ROOT, Helm, documents, of_kind, only, operator_container
@@ -27,6 +28,10 @@ EVERYTHING = (
     "--set-string=podAnnotations.team=ml,podLabels.team=ml,nodeSelector.kubernetes\\.io/os=linux",
     "--set=tolerations[0].operator=Exists",
     '--set-json=affinity={"podAntiAffinity":{"preferredDuringSchedulingIgnoredDuringExecution":[]}}',
+    '--set-json=topologySpreadConstraints=[{"maxSkew":1,"topologyKey":"zone","whenUnsatisfiable":"ScheduleAnyway"}]',
+    '--set-json=extraEnv=[{"name":"HTTPS_PROXY","value":"http://proxy:3128"}]',
+    '--set-json=extraVolumes=[{"name":"ca","configMap":{"name":"ca"}}]',
+    '--set-json=extraVolumeMounts=[{"name":"ca","mountPath":"/etc/ssl/certs","readOnly":true}]',
     "--set=fullnameOverride=training",
 )
 ONE = ("--set=replicas=1",)
@@ -131,7 +136,9 @@ def test_the_probes_ask_the_port_the_operator_listens_on(helm: Helm) -> None:
 
 def test_the_operator_understands_its_arguments(helm: Helm) -> None:
     assert "namespace" not in {k for k, v in vars(arguments(helm)).items() if v is not None}
-    options = arguments(helm, *NAMESPACED, "--set=verbose=true")
+    assert arguments(helm).log_format == "text"
+    options = arguments(helm, *NAMESPACED, "--set=verbose=true,logFormat=json")
+    assert options.log_format == "json"
     assert options.namespace == ["team-a", "team-b"]
     assert (options.listen, options.verbose) == (":8080", True)
     mounts = operator_container(helm.objects())["volumeMounts"]
@@ -267,4 +274,37 @@ def test_manifests_are_what_the_chart_renders(helm: Helm, name: str) -> None:
     }
     assert documents((ROOT / "manifests" / name).read_text()) == helm.objects(*arguments[name]), (
         "run `make generate`"
+    )
+
+
+def test_a_registry_stands_before_the_names_of_all_images(helm: Helm) -> None:
+    ours = "--set=image.registry=mirror:5000/hub"
+    assert operator_container(helm.objects(ours))["image"] == (
+        f"mirror:5000/hub/ddpjob/operator:{__version__}"
+    )
+    image = job_of_the_test(helm, ours)["spec"]["image"]
+    assert image == f"mirror:5000/hub/ddpjob/trainer:{__version__}"
+
+
+def job_of_the_test(helm: Helm, *arguments: str) -> Body:
+    """The job that `helm test` makes, once all objects of the test have been checked."""
+    found = documents(helm.template("--show-only=templates/tests/training.yaml", *arguments))
+    for body in found:
+        kubernetes_validate.validate(body, "1.34", strict=True)
+        assert body["metadata"]["annotations"]["helm.sh/hook"] == "test"
+    job: Body = json.loads(only(found, "ConfigMap")["data"]["job.json"])
+    assert not validate(job)
+    assert {body["metadata"]["namespace"] for body in found} == {job["metadata"]["namespace"]}
+    return job
+
+
+def test_the_test_trains_where_the_operator_may(helm: Helm) -> None:
+    assert job_of_the_test(helm)["metadata"]["namespace"] == "ddpjob-system"
+    job = job_of_the_test(
+        helm, *NAMESPACED, "--set=imagePullSecrets[0].name=regcred,test.image=mine:1"
+    )
+    assert job["metadata"]["namespace"] == "team-a"
+    assert (job["spec"]["image"], job["spec"]["imagePullSecrets"]) == (
+        "mine:1",
+        [{"name": "regcred"}],
     )

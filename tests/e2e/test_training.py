@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from tests.cluster.kind import KindCluster
-from tests.e2e.install import EXAMPLES, Job, gone, signal_rank, wait_until
+from tests.e2e.install import EXAMPLES, SYSTEM, Job, gone, signal_rank, wait_until
 from tests.e2e.recovery import CPU_MILLIS
 
 ACCURACY = re.compile(r"test accuracy (0\.\d+)")
@@ -43,6 +43,15 @@ def test_two_pods_on_two_nodes_train_to_97_percent(
     assert step == total
     job.delete()
     gone(kind_cluster, "-n", namespace)
+
+
+@pytest.mark.gate
+def test_the_charts_own_test_trains_on_two_nodes_and_leaves_nothing(
+    kind_cluster: KindCluster, trainer_image: str
+) -> None:
+    said = kind_cluster.helm("test", "ddpjob", "--namespace", SYSTEM, "--timeout", "180s")
+    assert re.search(r"TEST SUITE: +ddpjob-test\n(.*\n)+Phase: +Succeeded", said), said
+    gone(kind_cluster, "-n", SYSTEM)
 
 
 def test_the_other_levels_train_as_well(

@@ -15,6 +15,7 @@
 {{- end -}}
 
 {{- define "ddpjob.image" -}}
+{{- with .Values.image.registry }}{{ . }}/{{ end }}
 {{- if .Values.image.digest -}}
 {{ .Values.image.repository }}@{{ .Values.image.digest }}
 {{- else -}}
