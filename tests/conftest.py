@@ -113,7 +113,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         ),
         reverse=side_by_side,
     )
-    left = left_out(items, config.option.depth)
+    # Those that failed are run again whatever was drawn: without the others, another draw is made.
+    left = [] if config.getoption("lf", False) else left_out(items, config.option.depth)
     config.hook.pytest_deselected(items=left)
     gone = set(left)
     items[:] = [item for item in items if item not in gone]
@@ -135,7 +136,11 @@ def lane(nodeid: str) -> str:
     return LANE if nodeid.startswith(LANE) else nodeid.partition("::")[0]
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    cache = getattr(session.config, "cache", None)
+    if cache and not hasattr(session.config, "workeroutput"):  # for .ci/run
+        is_cut = session.shouldfail or session.shouldstop
+        cache.set("ddpjob/exitstatus", 2 if is_cut else int(exitstatus))
     left = session.config.stash.get(LEFT, None)
     if left and hasattr(session.config, "workeroutput"):
         session.config.workeroutput["left"] = dict(left)

@@ -24,7 +24,7 @@ CONFIG = ROOT / "tests" / "e2e" / "kind.yaml"
 PREFIX = "ddpjob-e2e-"
 USER_ID = 10001  # owner of shared folders: what our pods run as
 CREATE_SECONDS = 600  # s; 45 s on 2 cores, with the node image present
-PULL_SECONDS = 600  # s; 85 s on 2 cores for 2.7 GB of torch
+PULL_SECONDS = 1800  # s; 85 s on 2 cores for 2.7 GB of torch, over 10 min on one kept busy
 
 
 class KindCluster:

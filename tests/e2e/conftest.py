@@ -14,7 +14,7 @@ OPERATOR_IMAGE = "ddpjob/operator:0.1.0"
 TRAINER_IMAGE = "ddpjob/trainer:0.1.0"
 TRAINER_IMAGES = (TRAINER_IMAGE, f"{TRAINER_IMAGE}-accelerate", f"{TRAINER_IMAGE}-hf")
 FOREIGN_IMAGE = "ddpjob-test/foreign:0.1.0"
-TIMEOUT_SECONDS = 900  # s; the first test also creates the cluster and brings 2.7 GB of images
+TIMEOUT_SECONDS = 900  # s; the longest takes 155 beside all others
 
 
 @pytest.fixture(scope="session")
@@ -86,7 +86,8 @@ def train(kind_cluster: KindCluster, namespace: str, foreign_image: str) -> Call
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if tier_of(item.path) == "e2e" and not item.get_closest_marker("timeout"):
-            item.add_marker(pytest.mark.timeout(TIMEOUT_SECONDS))
+            # Without fixtures: the first test would have to wait for the cluster and its images.
+            item.add_marker(pytest.mark.timeout(TIMEOUT_SECONDS, func_only=True))
 
 
 @pytest.hookimpl(wrapper=True)
