@@ -2,7 +2,9 @@
 
 FOLDER holds the sources of the version before; `make upgrade-images` has built the operator from
 them. Jobs in every state are begun under that version, then the chart is upgraded to the present
-one. Nothing may restart or change. Then the jobs go on: a rank is killed, a suspended job resumes.
+one, rolled back, and upgraded again. Nothing may restart or change. Then the jobs go on: a rank is
+killed, a suspended job resumes. All of it happens twice: for the whole cluster, and for one
+namespace.
 Exit codes: 0 nothing was lost, 1 something was, or an error.
 """
 
@@ -88,19 +90,22 @@ def of(image: str) -> tuple[str, ...]:
     return ("--set", f"image.repository={repository}", "--set", f"image.tag={tag}")
 
 
-def check(cluster: KindCluster, before: Path) -> list[str]:
-    """Upgrade, and return what the upgrade has changed."""
-    install(cluster, SYSTEM, *of(BEFORE), chart=before / "charts" / "ddpjob")
+def check(cluster: KindCluster, before: Path, *mode: str) -> list[str]:
+    """Upgrade, roll back and upgrade again, and return what that has changed."""
+    install(cluster, SYSTEM, *of(BEFORE), *mode, chart=before / "charts" / "ddpjob")
+    where = ("--namespace", SYSTEM, "--wait", "--timeout", "120s")
+    upgrade = ("upgrade", "ddpjob", str(CHART), *where, *of(NOW), *mode)
     with jobs(cluster) as begun:
         at_first = {name: seen(job) for name, job in begun.items()}
-        where = ("--namespace", SYSTEM, "--wait", "--timeout", "120s")
-        cluster.helm("upgrade", "ddpjob", str(CHART), *where, *of(NOW))
-        time.sleep(WATCHED_SECONDS)
         changes = []
-        for name, job in begun.items():
-            after = seen(job)
-            changes += [f"{name}: {text}" for text in differences(at_first[name], after)]
-            print(f"{name}: {job.columns()}", file=sys.stderr)
+        for words in (upgrade, ("rollback", "ddpjob", *where), upgrade):
+            cluster.helm(*words)
+            time.sleep(WATCHED_SECONDS)
+            for name, job in begun.items():
+                after = seen(job)
+                found = differences(at_first[name], after)
+                changes += [f"{words[0]} {mode}: {name}: {text}" for text in found]
+                print(f"{words[0]}: {name}: {job.columns()}", file=sys.stderr)
         running, suspended = begun["running"], begun["suspended"]
         attempt = running.status["attempt"]
         kill(running, f"{running.name}-{attempt}-1", None)  # type: ignore[arg-type]
@@ -128,6 +133,7 @@ def main() -> int:
         cluster.create_namespace(NAMESPACE)
         try:
             changes = check(cluster, options.folder)
+            changes += check(cluster, options.folder, "--set", f"watchNamespaces={{{NAMESPACE}}}")
         except (AssertionError, TimeoutError):
             print(cluster.dump(NAMESPACE), file=sys.stderr)
             raise
