@@ -114,23 +114,25 @@ async def prometheus(
         program = binaries.build(binaries.PROMETHEUS)["prometheus"]
     made = Prometheus(tmp_path, program, f"127.0.0.1:{operator.port}")
     made.component.start()
-    await made.until("ddpjob_leader == 1")
-    policy = {"maxRestarts": 9, "backoffSeconds": {"first": 1, "cap": 1}}
-    await jobs.create(args=[script(tmp_path, SOURCE)], failurePolicy=policy)
+    try:
+        await made.until("ddpjob_leader == 1")
+        policy = {"maxRestarts": 9, "backoffSeconds": {"first": 1, "cap": 1}}
+        await jobs.create(args=[script(tmp_path, SOURCE)], failurePolicy=policy)
 
-    def is_begun_anew(job: dict[str, Any]) -> bool:
-        status = job.get("status") or {}
-        return status.get("restarts") == 6 and status["state"] == "Running"
+        def is_begun_anew(job: dict[str, Any]) -> bool:
+            status = job.get("status") or {}
+            return status.get("restarts") == 6 and status["state"] == "Running"
 
-    await jobs.until(is_begun_anew)
-    agents = [
-        f"{pod['status']['podIP']}:{names.AGENT_PORT}"
-        for pod in await jobs.children(PODS)
-        if pod["status"].get("phase") == "Running"
-    ]
-    made.agents.write_text(json.dumps([{"targets": agents}]))
-    yield made
-    made.component.kill()
+        await jobs.until(is_begun_anew)
+        agents = [
+            f"{pod['status']['podIP']}:{names.AGENT_PORT}"
+            for pod in await jobs.children(PODS)
+            if pod["status"].get("phase") == "Running"
+        ]
+        made.agents.write_text(json.dumps([{"targets": agents}]))
+        yield made
+    finally:
+        made.component.kill()
 
 
 def asked() -> list[str]:
