@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 from tests.agentpod import Pod, Pods, archive_with
-from tests.trainer.rounds import act, all_step, pid_of, start, train
+from tests.trainer.rounds import Operator, act, all_step, pid_of, start, train
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.deep
@@ -164,3 +164,14 @@ def test_a_node_that_never_reached_rank_0_does_not_wait_for_it(pods: Pods) -> No
     all_step(pods, 0, 2)
     (second.folder / "act").write_text("sys.exit(3)")
     assert second.wait() == 1 and second.summary["exit_code"] == 3
+
+
+def test_a_kept_pod_whose_ranks_end_at_once_waits_for_rank_0_to_come(pods: Pods) -> None:
+    changes = {"DDPJOB_RESTART": "InPlace", "DDPJOB_KEEP_SECONDS": "600"}
+    changes["MASTER_ADDR"] = changes["PET_MASTER_ADDR"] = pods.address(1)
+    pod = pods.start("command", "--", "true", rank=1, nnodes=2, changes=changes)
+    pod.until(lambda: waits(pod))
+    head = pods.start("command", "--", "true", nnodes=2, changes=changes)
+    head.until(head.progress)
+    assert Operator(head).until(lambda page: page.get("over"))
+    assert pod.process.poll() is None, "it can run what is next"

@@ -155,7 +155,9 @@ class Session:
                     self._display.note, f"{self.name} runs again, as revision {now.revision}"
                 )
             elif self._status.get("restarts", 0) > before.get("restarts", 0):
-                self._show(self._display.note, *self._restart())
+                has_failed = self._status.get("failure") != before.get("failure")
+                words = self._restart() if has_failed else [f"{self.name} restarts: {now.message}"]
+                self._show(self._display.note, *words)
             self._show(self._display.job, now)
             if (now.state, was.state) == ("Idle", "Running"):
                 self._show(self._display.note, f"{self.name}: {now.message}")

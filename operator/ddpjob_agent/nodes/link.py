@@ -45,8 +45,9 @@ class Link(threading.Thread):
         self.place: tuple[int, int] | None = None  # the rank that a spare has got, and its round
         self.is_over = False
         self.connection: socket.socket | None = None
-        # If rank 0's agent never was, it may be out of reach. A pod in the place of another waits.
-        self.was_heard = config.joins_others
+        # If rank 0's agent never was, it may be out of reach. A pod in the place of another waits,
+        # and a kept one, whose ranks may end before that agent is there.
+        self.was_heard = config.joins_others or config.keep_seconds > 0
 
     def move(self, host: str) -> None:
         """Ask another agent from now on: that of the pod that has become rank 0's."""
