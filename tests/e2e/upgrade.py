@@ -109,7 +109,8 @@ def check(cluster: KindCluster, before: Path, *mode: str) -> list[str]:
         running, suspended = begun["running"], begun["suspended"]
         attempt = running.status["attempt"]
         kill(running, f"{running.name}-{attempt}-1", None)  # type: ignore[arg-type]
-        running.until(lambda status: status["attempt"] == attempt + 1, 120, "next attempt")
+        again = (attempt + 1, "Running")
+        running.until(lambda now: (now["attempt"], now["state"]) == again, 120, "next attempt")
         pods = pods_of(running)
         wait_until(lambda: stepped_at(running, pods, 0), 120, "step of the next attempt")
         suspended.patch(suspend=False)
@@ -129,16 +130,17 @@ def main() -> int:
     with KindCluster() as cluster:
         for image in (BEFORE, NOW, TRAINER):
             cluster.load_image(image)
-        cluster.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found")
-        cluster.create_namespace(NAMESPACE)
-        try:
-            changes = check(cluster, options.folder)
-            changes += check(cluster, options.folder, "--set", f"watchNamespaces={{{NAMESPACE}}}")
-        except (AssertionError, TimeoutError):
-            print(cluster.dump(NAMESPACE), file=sys.stderr)
-            raise
-        finally:
-            cluster.delete_namespace(NAMESPACE)
+        changes = list[str]()
+        for mode in ((), ("--set", f"watchNamespaces={{{NAMESPACE}}}")):
+            cluster.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found")
+            cluster.create_namespace(NAMESPACE)
+            try:
+                changes += check(cluster, options.folder, *mode)
+            except (AssertionError, TimeoutError):
+                print(cluster.dump(NAMESPACE), file=sys.stderr)
+                raise
+            finally:
+                cluster.delete_namespace(NAMESPACE)
     for change in changes:
         print(f"changed: {change}", file=sys.stderr)
     print("nothing has restarted" if not changes else f"{len(changes)} changes")

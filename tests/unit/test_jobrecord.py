@@ -6,6 +6,7 @@ import pytest
 
 from ddpjob.api import DDPJob
 from ddpjob.controller.memory import job_record
+from ddpjob.errors import InvalidJob
 from ddpjob.plan.decide import decide
 from ddpjob.plan.model import Observed
 from tests.builders import NOW, UID, job_object
@@ -82,6 +83,16 @@ def test_a_job_that_something_is_done_about_is_kept_whole(
     found = body(status, **spec)
     record = job_record(found)
     assert not record.is_part and record.parse().spec == DDPJob.parse(found).spec
+
+
+def test_fields_of_a_newer_definition_are_no_fault_of_a_job() -> None:
+    found = body({}, failurePolicy={"rules": [{"onReasons": ["Hang"], "action": "FailJob"}]})
+    known = job_record(found).parse()
+    found["spec"] |= {"later": 0, "shm": {"enabled": True, "later": {"a": 1}}}
+    found["spec"]["failurePolicy"]["rules"][0]["later"] = []
+    assert job_record(found).parse() == known
+    with pytest.raises(InvalidJob, match="unknown field"):
+        DDPJob.parse(found)
 
 
 @pytest.mark.parametrize("odd", [None, [], "x", {"state": 7}, {"state": ["Failed"]}])

@@ -85,8 +85,11 @@ class DDPJob(Model):
         return self.metadata.uid
 
     @classmethod
-    def parse(cls, obj: Mapping[str, Any]) -> "DDPJob":
+    def parse(cls, obj: Mapping[str, Any], *, is_stored: bool = False) -> "DDPJob":
         """Return the job that `obj` (parsed YAML or JSON) describes, with all defaults.
+
+        Unknown fields of one that an API server has stored are those of a newer definition, and are
+        left out: while it is upgraded, each job gets their defaults, and must go on.
 
         Raises the first InvalidJob of `validate`.
         """
@@ -94,7 +97,7 @@ class DDPJob(Model):
         for problem in chain(oversize(obj), _too_deep(rest)):
             raise problem
         try:
-            return cls.model_validate(_read(obj))
+            return cls.model_validate(_read(obj), extra="ignore" if is_stored else None)
         except ValidationError as error:
             raise explain(cls, error, most=1)[0] from None
 

@@ -158,7 +158,7 @@ class Snapshot:
         """Return the job's spec, with all defaults. Raises InvalidJob."""
         from ddpjob import api  # its models take as long to import as a request takes
 
-        return api.DDPJob.parse(self.body).spec
+        return api.DDPJob.parse(self.body, is_stored=True).spec
 
     @property
     def status(self) -> "api.Status":

@@ -61,7 +61,7 @@ class JobRecord:
 
 
 def _parse(body: bytes) -> DDPJob:
-    return DDPJob.parse(read_json(body))
+    return DDPJob.parse(read_json(body), is_stored=True)
 
 
 # While pods come up, a job is read again with each of their events. Few and small ones are kept:

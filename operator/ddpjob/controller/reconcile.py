@@ -3,6 +3,7 @@
 import logging
 import math
 import time
+from functools import partial
 
 from ddpjob import names
 from ddpjob.api import DDPJob, Status, read_status
@@ -190,7 +191,9 @@ class Reconciler:
         Returns None if the job is gone. Raises InvalidJob.
         """
         body = await self._read_again(job)
-        return None if body is None else await aside(True, DDPJob.parse, body)
+        return (
+            None if body is None else await aside(True, partial(DDPJob.parse, is_stored=True), body)
+        )
 
     async def _read_again(self, job: DDPJob) -> Body | None:
         """Put the job into the cache, if only to find it invalid; return it, None if it is gone."""
