@@ -147,13 +147,13 @@ images: ## Build the operator's image and the trainer's three; IMAGES=operator,n
 	flags=(--build-arg TORCH_INDEX='$(TORCH_INDEX)' --label org.opencontainers.image.version=$(VERSION)); \
 	[ -z '$(BASE_IMAGE)' ] || flags+=(--build-arg BASE_IMAGE='$(BASE_IMAGE)'); \
 	case $$tool in *buildah) flags+=(--layers);; esac; \
-	if [ -n "$${SOURCE_DATE_EPOCH:-}" ]; then \
+	times=(); if [ -n "$${SOURCE_DATE_EPOCH:-}" ]; then \
 	  flags+=(--label org.opencontainers.image.revision="$$(git rev-parse HEAD)"); \
-	  case $$tool in *docker) ;; *) flags+=(--timestamp "$$SOURCE_DATE_EPOCH");; esac; fi; \
+	  case $$tool in *docker) ;; *) times=(--timestamp "$$SOURCE_DATE_EPOCH");; esac; fi; \
 	build() { (set -x; "$$tool" build "$${flags[@]}" $(BUILD_FLAGS) "$$@" .); }; \
 	trainer() { build -f images/trainer/Dockerfile --target "$$1" -t $(IMAGE_PREFIX)/trainer:$(VERSION)"$$2"; }; \
 	for image in $(subst $(comma), ,$(IMAGES:all=operator$(comma)native$(comma)accelerate$(comma)hf)); do case $$image in \
-	  operator) build -f images/operator/Dockerfile -t $(IMAGE_PREFIX)/operator:$(VERSION);; \
+	  operator) build "$${times[@]}" -f images/operator/Dockerfile -t $(IMAGE_PREFIX)/operator:$(VERSION);; \
 	  native) trainer native '';; \
 	  accelerate|hf) trainer $$image -$$image;; \
 	  *) echo "error: IMAGES: no image $$image, only operator, native, accelerate and hf" >&2; exit 1;; \
@@ -204,10 +204,11 @@ peer-image: $(DEV_STAMP) ## Build Kubeflow's Training Operator, beside which `ma
 soak: $(DEV_STAMP) ## Train for MINUTES=10 on a machine kept busy, on kind: no node may count as silent
 	$(PY) -m benchmarks.soak --minutes $(MINUTES)
 
-pictures: $(DEV_STAMP) ## Record a local run and the notebook, and plot docs/recovery.csv; writes docs/pictures
+pictures: $(DEV_STAMP) ## Record a local run, the notebook and the dashboards, and plot docs/recovery.csv; writes docs/pictures
 	$(PY) -m benchmarks.session
 	$(PY) -m benchmarks.notebook
 	$(PY) -m benchmarks.recovery.page
+	$(PY) -m pytest tests/api/test_prometheus.py --write-dashboards
 
 gpu-check: $(DEV_STAMP) ## On a machine with GPUs: NCCL, bf16, the comparison table; writes docs/gpu.md
 	$(PY) -m benchmarks.gpu

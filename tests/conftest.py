@@ -73,6 +73,8 @@ def crd(api_server: ApiServer) -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     text = "write docs/failures.md from what the catalogue of failures saw"
     parser.addoption("--write-failures", action="store_true", help=text)
+    text = "draw docs/pictures of the chart's dashboards, from what a Prometheus has for them"
+    parser.addoption("--write-dashboards", action="store_true", help=text)
     text = "how deep to test: quick is `make test`, full is `make test-all` (tests/depths.py)"
     parser.addoption("--depth", choices=DEPTHS, default="full", help=text)
     text = "write the closing table into this JSON file, beside what it has of other tiers"

@@ -158,9 +158,21 @@ def kube_state_metrics() -> Body:
         "attempt": ["status", "attempt"],
         "queue": ["metadata", "labels", "kueue.x-k8s.io/queue-name"],
     }
-    info = {"type": "Info", "info": {"labelsFromPath": known}}
+    cause = {name: [name] for name in ("reason", "exception", "rank", "node")}
     metrics = [
-        {"name": "info", "help": "A DDPJob.", "each": info},
+        {
+            "name": "info",
+            "help": "A DDPJob.",
+            "each": {"type": "Info", "info": {"labelsFromPath": known}},
+        },
+        {
+            "name": "failure",
+            "help": "The first cause of the last attempt that failed.",
+            "each": {
+                "type": "Info",
+                "info": {"path": ["status", "failure"], "labelsFromPath": cause},
+            },
+        },
         {
             "name": "state",
             "help": "The state of a DDPJob.",
@@ -173,6 +185,11 @@ def kube_state_metrics() -> Body:
         gauge("nodes_spare", "Pods that wait for a rank.", ("status", "nodes", "spares")),
         gauge("productive_seconds", "Kept work.", ("status", "goodput", "productiveSeconds")),
         gauge("lost_seconds", "Repeated work.", ("status", "goodput", "lostSeconds")),
+        gauge(
+            "state_timestamp_seconds",
+            "The time at which the state began. The time after it is in none of these sums yet.",
+            ("status", "goodput", "since"),
+        ),
         gauge("hang_timeout_seconds", "spec.hangTimeoutSeconds.", ("spec", "hangTimeoutSeconds")),
     ]
     kind = {"group": names.GROUP, "version": names.VERSION, "kind": names.KIND}
@@ -215,6 +232,9 @@ def _rate(name: str, by: str, match: str = "") -> tuple[tuple[str, str], ...]:
 
 _IN = '{namespace=~"$namespace"}'
 _OF = '{namespace="$namespace", name="$name"}'
+_LIVE = f"(time() - ddpjob_state_timestamp_seconds{_OF})"
+_LIVE += f' * ignoring (state) ddpjob_state{_OF[:-1]}, state="Running"}}'
+_KEPT = f"(ddpjob_productive_seconds{_OF} + {_LIVE})"
 OPERATOR = (
     Panel("Leaders", (("sum(ddpjob_leader)", "leaders"),), width=6, kind="stat"),
     Panel("Jobs", ((f"sum by (state) (ddpjob_jobs{_IN})", "{{state}}"),), width=18),
@@ -238,11 +258,20 @@ OPERATOR = (
         ((_goodput('namespace=~"$namespace",'), "{{namespace}}"),),
         "percentunit",
     ),
-    Panel("Use of time", _rate("ddpjob_phase_seconds_total", "phase", _IN), "short"),
+    Panel(
+        "Time not spent in training",  # which is counted when it ends
+        _rate("ddpjob_phase_seconds_total", "phase", _IN[:-1] + ',phase!="productive"}'),
+    ),
 )
 JOB = (
-    Panel("State", ((f"ddpjob_state{_OF} == 1", "{{state}}"),), width=18, kind="state-timeline"),
-    Panel("Restarts", ((f"ddpjob_restarts{_OF}", "restarts"),), width=6, kind="stat"),
+    Panel("State", ((f"ddpjob_state{_OF} == 1", "{{state}}"),), width=12, kind="state-timeline"),
+    Panel("Restarts", ((f"ddpjob_restarts{_OF}", "restarts"),), width=4, kind="stat"),
+    Panel(
+        "First cause of the last failure",
+        ((f"ddpjob_failure{_OF}", "{{reason}} {{exception}} rank {{rank}} on {{node}}"),),
+        width=8,
+        kind="stat",
+    ),
     Panel("Loss", ((f"ddpjob_loss{_OF}", "rank {{node_rank}}"),)),
     Panel("Step", ((f"ddpjob_step{_OF}", "node {{node_rank}}"),)),
     Panel(
@@ -260,13 +289,7 @@ JOB = (
     ),
     Panel(
         "Goodput",
-        (
-            (
-                f"ddpjob_productive_seconds{_OF} / (ddpjob_productive_seconds{_OF}"
-                f" + ddpjob_lost_seconds{_OF})",
-                "kept of what ran",
-            ),
-        ),
+        ((f"{_KEPT} / ({_KEPT} + ddpjob_lost_seconds{_OF})", "kept of what ran"),),
         "percentunit",
     ),
 )
@@ -283,6 +306,7 @@ def dashboard(title: str, panels: Sequence[Panel], *variables: tuple[str, str]) 
             {"datasource": source, "expr": expr, "legendFormat": legend, "refId": chr(65 + n)}
             for n, (expr, legend) in enumerate(panel.series)
         ]
+        is_named = panel.kind == "stat" and "{{" in panel.series[0][1]
         drawn.append(
             {
                 "id": number,
@@ -291,7 +315,7 @@ def dashboard(title: str, panels: Sequence[Panel], *variables: tuple[str, str]) 
                 "datasource": source,
                 "gridPos": {"h": 8, "w": panel.width, "x": x, "y": y},
                 "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
-                "options": {},
+                "options": {"textMode": "name"} if is_named else {},
                 "targets": targets,
             }
         )

@@ -111,7 +111,15 @@ PROMTOOL = Module("prometheus", "github.com/prometheus/prometheus/cmd/promtool",
 PROMETHEUS = Module(
     "prometheus", "github.com/prometheus/prometheus/cmd/prometheus", ("prometheus",)
 )
-SELDOM = {**QUEUES, "promtool": PROMTOOL, "prometheus": PROMETHEUS}
+KUBE_STATE_METRICS = Module(
+    "kube-state-metrics", "k8s.io/kube-state-metrics/v2", ("kube-state-metrics",)
+)
+SELDOM = {
+    **QUEUES,
+    "promtool": PROMTOOL,
+    "prometheus": PROMETHEUS,
+    "kube-state-metrics": KUBE_STATE_METRICS,
+}
 
 # A peer, for `make bench-recovery`.
 TRAINING_OPERATOR = Module(

@@ -111,6 +111,7 @@ def test_a_restart_counts_with_its_reason_and_its_recovery(life: Life) -> None:
 
 def test_an_end_counts_with_its_time_and_an_edit_is_no_failure(life: Life) -> None:
     life.job = edited(life.job, args=["other.py"])
+    assert life.values()["ddpjob_finished_total", _of(WHERE, "Succeeded")] == 0, "so a rate sees it"
     life.write(succeeded(0), succeeded(1), now=NOW + 100)
     found = life.values()
     assert found["ddpjob_finished_total", _of(WHERE, "Succeeded")] == 1

@@ -1,6 +1,12 @@
 """The chart asks for metrics that exist, and each of its alerts has a page."""
 
+import json
 import re
+from typing import Any
+
+import pytest
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from ddpjob.metrics import METRICS
 from ddpjob_agent.progress import METRICS_OF_PAGE
@@ -29,6 +35,20 @@ def test_whatever_is_asked_for_exists() -> None:
 def test_every_alert_has_its_page() -> None:
     page = (ROOT / "docs" / "runbook.md").read_text()
     assert re.findall("^## (.*)$", page, re.MULTILINE) == [a.name for a in monitoring.ALERTS]
+
+
+@pytest.mark.parametrize("board", [monitoring.of_operator(), monitoring.of_job()])
+def test_grafanas_own_classes_know_every_field_of_a_dashboard(board: dict[str, Any]) -> None:
+    read = json.loads(JSONEncoder().encode(Dashboard.from_json(board)))
+
+    def without_defaults(found: Any, ours: Any) -> Any:
+        if isinstance(ours, dict):
+            return {name: without_defaults(found.get(name), ours[name]) for name in ours}
+        if isinstance(ours, list):
+            return [without_defaults(*pair) for pair in zip(found, ours, strict=True)]
+        return found
+
+    assert without_defaults(read, board) == board
 
 
 def test_panels_do_not_overlap() -> None:
