@@ -149,7 +149,7 @@ images: ## Build the operator's image and the trainer's three; IMAGES=operator,n
 	case $$tool in *buildah) flags+=(--layers);; esac; \
 	times=(); if [ -n "$${SOURCE_DATE_EPOCH:-}" ]; then \
 	  flags+=(--label org.opencontainers.image.revision="$$(git rev-parse HEAD)"); \
-	  case $$tool in *docker) ;; *) times=(--timestamp "$$SOURCE_DATE_EPOCH");; esac; fi; \
+	  case $$tool in *docker) ;; *) times=(--no-cache --timestamp "$$SOURCE_DATE_EPOCH");; esac; fi; \
 	build() { (set -x; "$$tool" build "$${flags[@]}" $(BUILD_FLAGS) "$$@" .); }; \
 	trainer() { build -f images/trainer/Dockerfile --target "$$1" -t $(IMAGE_PREFIX)/trainer:$(VERSION)"$$2"; }; \
 	for image in $(subst $(comma), ,$(IMAGES:all=operator$(comma)native$(comma)accelerate$(comma)hf)); do case $$image in \
@@ -163,18 +163,21 @@ release: $(DEV_STAMP) ## All that a release has, with its checksums, in dist/: p
 	@$(find_tool); set -x; \
 	[ -z "$$(git status --porcelain)" ] || { echo 'error: commit first: a release is that of a commit' >&2; exit 1; }; \
 	export SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct); \
-	rm -rf dist build/release && mkdir dist; \
+	rm -rf dist build/release && mkdir -p dist build/release; \
 	$(MAKE) images CONTAINER_TOOL="$$tool"; \
 	for project in . images/trainer; do (cd $$project && '$(abspath $(PY))' -m hatchling build -d '$(abspath dist)'); done; \
 	helm=$$(command -v helm || $(PY) -m tests.cluster.binaries helm); \
-	"$$helm" package charts/ddpjob -d dist; \
+	"$$helm" package charts/ddpjob -d build/release; \
+	tar -xzf build/release/ddpjob-*.tgz -C build/release; \
+	tar --sort=name --mtime="@$$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner -C build/release -cf - ddpjob \
+	  | gzip -n > "dist/$$(basename build/release/ddpjob-*.tgz)"; \
 	cp manifests/*.yaml dist; \
 	for image in operator:$(VERSION) trainer:$(VERSION){,-accelerate,-hf}; do \
 	  id=$$("$$tool" images --no-trunc --quiet $(IMAGE_PREFIX)/$$image); \
 	  echo "$(IMAGE_PREFIX)/$$image $${id:?is not there}"; done > dist/images.txt; \
-	$(PYTHON) -m venv build/release && build/release/bin/pip install --quiet dist/ddpjob-*.whl; \
-	(cd / && '$(abspath build/release)/bin/ddpjob' crd && '$(abspath build/release)/bin/ddpjob' validate '$(abspath examples/digits.yaml)') > /dev/null; \
-	build/release/bin/python -c 'import ddpjob, pathlib; assert (pathlib.Path(ddpjob.__file__).parent / "py.typed").exists()'; \
+	$(PYTHON) -m venv build/release/venv && build/release/venv/bin/pip install --quiet dist/ddpjob-*.whl; \
+	(cd / && PATH='$(abspath build/release/venv/bin)':$$PATH && ddpjob crd && ddpjob validate '$(abspath examples/digits.yaml)') > /dev/null; \
+	build/release/venv/bin/python -c 'import ddpjob, pathlib; assert (pathlib.Path(ddpjob.__file__).parent / "py.typed").exists()'; \
 	cd dist && sha256sum -- * > ../build/SHA256SUMS && mv ../build/SHA256SUMS . && cat SHA256SUMS
 
 bench: $(DEV_STAMP) ## Measure, promises of scale included, and write docs/benchmarks.md
