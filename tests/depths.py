@@ -1,8 +1,9 @@
 """How deep a run of the tests goes: `make test`, the gate, or `make test-all`.
 
 quick: no test that is marked `deep`, and nothing built from Go; this is `make test`.
-gate: also the deep tests that are marked `gate`, and a third of the others, drawn by the product's
-files: the same product meets the same tests, and what is changed often meets all of them.
+gate: also the deep tests that are marked `gate`, and a third of the others, of those on kind a
+sixth, drawn by the product's files: the same product meets the same tests, and what is changed
+often meets all of them.
 full: everything; this is `make test-all`.
 """
 
@@ -22,6 +23,8 @@ MARKERS = (
     "gate: in the gate at all times, although it is deep",
 )
 THIRDS = 3
+# On kind a test takes a minute, beside all others.
+KIND_OF = 6
 PRODUCT = ("operator", "images", "charts", "examples")
 
 
