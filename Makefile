@@ -169,7 +169,7 @@ release: $(DEV_STAMP) ## All that a release has, with its checksums, in dist/: p
 	helm=$$(command -v helm || $(PY) -m tests.cluster.binaries helm); \
 	"$$helm" package charts/ddpjob -d build/release; \
 	tar -xzf build/release/ddpjob-*.tgz -C build/release; \
-	tar --sort=name --mtime="@$$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner -C build/release -cf - ddpjob \
+	tar --format=gnu --sort=name --mode=u=rwX,go=rX --mtime="@$$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner -C build/release -cf - ddpjob \
 	  | gzip -n > "dist/$$(basename build/release/ddpjob-*.tgz)"; \
 	cp manifests/*.yaml dist; \
 	for image in operator:$(VERSION) trainer:$(VERSION){,-accelerate,-hf}; do \

@@ -67,7 +67,8 @@ def draw(board: Body, series: Mapping[int, Sequence[Line]], path: Path) -> None:
 
 def _stat(axes: Axes, panel: Body, found: Sequence[Line], begin: float) -> None:
     is_named = panel["options"].get("textMode") == "name"
-    text = found[-1].legend if is_named else f"{found[-1].values[-1]:g}"
+    last = max(found, key=lambda line: line.times[-1])
+    text = last.legend if is_named else f"{last.values[-1]:g}"
     size = 10 if is_named else 26
     axes.text(0.5, 0.5, text, size=size, ha="center", va="center", transform=axes.transAxes)
     axes.set(xticks=[], yticks=[])

@@ -302,11 +302,14 @@ def dashboard(title: str, panels: Sequence[Panel], *variables: tuple[str, str]) 
     for number, panel in enumerate(panels, start=1):
         if x + panel.width > 24:
             x, y = 0, y + 8
-        targets = [
+        targets: list[Body] = [
             {"datasource": source, "expr": expr, "legendFormat": legend, "refId": chr(65 + n)}
             for n, (expr, legend) in enumerate(panel.series)
         ]
-        is_named = panel.kind == "stat" and "{{" in panel.series[0][1]
+        is_stat = panel.kind == "stat"
+        is_named = is_stat and "{{" in panel.series[0][1]
+        if is_stat:  # of what is now: each cause of before is a series too
+            targets = [{**target, "instant": True, "range": False} for target in targets]
         drawn.append(
             {
                 "id": number,

@@ -191,10 +191,11 @@ class Metrics(Observer):
         """Take in a status that has been stored."""
         old, where = job.status, job.namespace
         self._count_time(where, old, new)
+        if new.state not in api.FINISHED:  # a rate sees no counter that begins with 1
+            for state in api.FINISHED:
+                self._count("ddpjob_finished", where, state, by=0)
         if new.start_time and not old.start_time:
             self._observe("ddpjob_first_pods_seconds", _seconds(new, "queued"))
-            for state in api.FINISHED:  # a rate sees no counter that begins with 1
-                self._count("ddpjob_finished", where, state, by=0)
         if new.restarts > old.restarts and new.history:
             last, in_place = new.history[-1], new.attempt == old.attempt
             self._count("ddpjob_restarts", where, _named(last.reason), _word(in_place))

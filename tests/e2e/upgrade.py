@@ -107,12 +107,12 @@ def check(cluster: KindCluster, before: Path, *mode: str) -> list[str]:
                 changes += [f"{words[0]} {mode}: {name}: {text}" for text in found]
                 print(f"{words[0]}: {name}: {job.columns()}", file=sys.stderr)
         running, suspended = begun["running"], begun["suspended"]
-        attempt = running.status["attempt"]
-        kill(running, f"{running.name}-{attempt}-1", None)  # type: ignore[arg-type]
-        again = (attempt + 1, "Running")
-        running.until(lambda now: (now["attempt"], now["state"]) == again, 120, "next attempt")
+        killed = kill(running, pods_of(running)[1], None)  # type: ignore[arg-type]
+        # In other pods, if those of before the upgrade are not as they would be made now.
+        again = (1, "Running")
+        running.until(lambda now: (now["restarts"], now["state"]) == again, 120, "restart")
         pods = pods_of(running)
-        wait_until(lambda: stepped_at(running, pods, 0), 120, "step of the next attempt")
+        wait_until(lambda: stepped_at(running, pods, killed), 120, "step after it")
         suspended.patch(suspend=False)
         suspended.in_state("Succeeded")
         for name in ("waiting", "suspended", "ended"):

@@ -74,14 +74,6 @@ def test_a_rank_that_still_runs_is_waited_for() -> None:
     assert ours.status.state == "Idle"
 
 
-def test_a_pod_that_has_ended_is_not_waited_for() -> None:
-    pods = (running(0), succeeded(1))
-    ours = write(kept(), *pods, program=A, round_status=told(DONE[0]))
-    assert ours.status.state == "Idle"
-    step = decide(ours, see(*pods, program=A), NOW)
-    assert (step.status.state, step.status.result) == ("Succeeded", ours.status.result)
-
-
 def test_a_failure_that_would_end_the_job_leaves_its_pods() -> None:
     ours = write(kept(**ONCE), *BOTH, program=A, round_status=told(reported(1)))
     status = ours.status

@@ -89,10 +89,16 @@ def test_fields_of_a_newer_definition_are_no_fault_of_a_job() -> None:
     found = body({}, failurePolicy={"rules": [{"onReasons": ["Hang"], "action": "FailJob"}]})
     known = job_record(found).parse()
     found["spec"] |= {"later": 0, "shm": {"enabled": True, "later": {"a": 1}}}
-    found["spec"]["failurePolicy"]["rules"][0]["later"] = []
     assert job_record(found).parse() == known
-    with pytest.raises(InvalidJob, match="unknown field"):
+    with pytest.raises(InvalidJob, match="later: unknown field"):
         DDPJob.parse(found)
+
+
+def test_a_rule_is_taken_whole_or_not_at_all() -> None:
+    rule = {"onReasons": ["Hang"], "action": "FailJob", "later": []}
+    record = job_record(body({}, failurePolicy={"rules": [rule]}, later=0))
+    with pytest.raises(InvalidJob, match="rules.*later: unknown field"):
+        record.parse()
 
 
 @pytest.mark.parametrize("odd", [None, [], "x", {"state": 7}, {"state": ["Failed"]}])

@@ -1,7 +1,7 @@
 """The model of a whole DDPJob, its bounds, and every check of a file."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Annotated, Any, Literal
 
@@ -88,8 +88,9 @@ class DDPJob(Model):
     def parse(cls, obj: Mapping[str, Any], *, is_stored: bool = False) -> "DDPJob":
         """Return the job that `obj` (parsed YAML or JSON) describes, with all defaults.
 
-        Unknown fields of one that an API server has stored are those of a newer definition, and are
-        left out: while it is upgraded, each job gets their defaults, and must go on.
+        Unknown fields of one that an API server has stored are of a newer definition, whose
+        defaults every job gets at once, and are left out. In a list they are not: a rule or a peer
+        without one of its fields would fit more than is meant.
 
         Raises the first InvalidJob of `validate`.
         """
@@ -97,9 +98,25 @@ class DDPJob(Model):
         for problem in chain(oversize(obj), _too_deep(rest)):
             raise problem
         try:
-            return cls.model_validate(_read(obj), extra="ignore" if is_stored else None)
+            return cls.model_validate(_read(obj))
         except ValidationError as error:
+            newer = [each["loc"] for each in error.errors() if each["type"] == "extra_forbidden"]
+            fields = [path for path in newer if all(isinstance(part, str) for part in path)]
+            if is_stored and fields:
+                return cls.parse(_without(obj, fields))
             raise explain(cls, error, most=1)[0] from None
+
+
+def _without(obj: Mapping[str, Any], fields: Iterable[Sequence[int | str]]) -> dict[str, Any]:
+    """Return `obj` without the fields at these paths."""
+    found: dict[str, Any] = {**obj}
+    for *parents, name in fields:
+        place: Any = found
+        for parent in parents:
+            place[parent] = {**place[parent]}
+            place = place[parent]
+        del place[name]
+    return found
 
 
 def validate(obj: Any) -> list[InvalidJob]:

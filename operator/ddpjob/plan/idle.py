@@ -46,9 +46,7 @@ def rest_after_success(inputs: Inputs, status: Status) -> Decision | None:
     if (seen.attempt, seen.round) != (status.attempt, status.round):
         return None
     codes = {each.rank: each.exit_code for each in seen.exits}
-    gone = inputs.succeeded  # pods that had to end just then, and have told no agent
-    is_over = seen.over or gone and len(codes.keys() | gone) == inputs.size
-    is_done = is_over and not any(codes.values())
+    is_done = seen.over and not any(codes.values())
     if not is_done and (spec.success_policy == "All" or codes.get(0) != 0):
         return None
     status = with_history(status, SUCCEEDED, inputs.now)
