@@ -18,7 +18,7 @@ from ddpjob.json_depth import Body
 COLUMN, ROW = 0.55, 0.3
 # Seconds between two values.
 STEP = 1
-UNITS = {"s": "s", "bytes": "B", "ops": "/s", "reqps": "/s", "percentunit": "%"}
+UNITS = {"s": "s", "bytes": "B", "ops": "/s", "reqps": "/s"}
 
 
 @dataclass(frozen=True)
