@@ -26,7 +26,7 @@ from tests.cluster.tiers import (
     skipping_where_unavailable,
     tier_of,
 )
-from tests.depths import DEPTHS, KIND_OF, MARKERS, left_out
+from tests.depths import DEPTHS, MARKERS, left_out
 
 # What a shell starts in the background ignores Ctrl-C, and hands that on to all that it starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -104,7 +104,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if tier := tier_of(item.path):
             item.add_marker(tier)
         if tier == "e2e":
-            item.add_marker(pytest.mark.deep(of=KIND_OF))
+            item.add_marker(pytest.mark.deep)
     # The quick ones first; side by side the other way round, lest slow ones are left at the end.
     order = {tier: place for place, tier in enumerate((None, *TIERS))}
     side_by_side = hasattr(config, "workerinput")

@@ -1,9 +1,9 @@
 """How deep a run of the tests goes: `make test`, the gate, or `make test-all`.
 
 quick: no test that is marked `deep`, and nothing built from Go; this is `make test`.
-gate: also the deep tests that are marked `gate`, and a third of the others, of those on kind a
-sixth, drawn by the product's files: the same product meets the same tests, and what is changed
-often meets all of them.
+gate: also the deep tests that are marked `gate`, and a third of the others, a sixth of those that
+start torch, an API server or a cluster. They are drawn by the product's files: the same product
+meets the same tests, and what is changed often meets all of them.
 full: everything; this is `make test-all`.
 """
 
@@ -14,17 +14,17 @@ from functools import cache
 
 import pytest
 
-from tests.cluster.tiers import ROOT
+from tests.cluster.tiers import ROOT, tier_of
 
 DEPTHS = ("quick", "gate", "full")
 MARKERS = (
     "builds(module, ...): in `make test-all`; what it starts is built from these Go modules",
-    "deep(of=3, turn=...): `make test-all` has it, and the gate when it is its turn, once in `of`",
+    "deep(of=..., turn=...): `make test-all` has it, and the gate in its turn, once in `of`",
     "gate: in the gate at all times, although it is deep",
 )
-THIRDS = 3
-# On kind a test takes a minute, beside all others.
-KIND_OF = 6
+OF = 3
+# Where a test takes a quarter of a core-minute or more.
+DEAR = {"trainer": 6, "api": 6, "e2e": 6}
 PRODUCT = ("operator", "images", "charts", "examples")
 
 
@@ -50,7 +50,7 @@ def left_out(items: Iterable[pytest.Item], depth: str) -> list[pytest.Item]:
         if deep is None:
             continue
         file = item.location[0]
-        of = deep.kwargs.get("of", THIRDS)
+        of = deep.kwargs.get("of", DEAR.get(tier_of(item.path) or "", OF))
         turn = deep.kwargs.get("turn", zlib.crc32(file.encode()) + before[file])
         before[file] += 1
         drawn = item.get_closest_marker("gate") or (turn - sources_hash()) % of == 0

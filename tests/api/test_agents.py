@@ -95,6 +95,7 @@ async def test_the_stacks_of_a_job_by_place(
 RATE = r"digits-0-0 +local +7 +0 "
 
 
+@pytest.mark.deep
 async def test_the_progress_of_each_node(
     jobs: Jobs, api_server: ApiServer, env: Mapping[str, str], tmp_path: Path
 ) -> None:

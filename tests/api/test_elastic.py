@@ -98,6 +98,7 @@ async def set_quota(jobs: Jobs, pods: int) -> None:
             await asyncio.sleep(0.1)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("rank", [1, 0])
 async def test_no_rank_begins_while_a_lost_pod_takes_its_time(
     jobs: Jobs, tmp_path: Path, rank: int
@@ -115,6 +116,7 @@ async def test_no_rank_begins_while_a_lost_pod_takes_its_time(
     await end_well(jobs, tmp_path)
 
 
+@pytest.mark.deep
 async def test_two_pods_are_lost_one_after_the_other(jobs: Jobs, tmp_path: Path) -> None:
     await begin(jobs, tmp_path, 4, AT_ONCE)
     await trains(jobs, tmp_path, 0, 4)
@@ -139,6 +141,7 @@ async def test_of_two_nodes_one_goes_on(jobs: Jobs, tmp_path: Path) -> None:
     await end_well(jobs, tmp_path)
 
 
+@pytest.mark.deep
 async def test_an_attempt_begins_with_a_part(jobs: Jobs, tmp_path: Path) -> None:
     """Whichever pods these are; none goes on without the other one."""
     await set_quota(jobs, 2)

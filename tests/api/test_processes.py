@@ -17,6 +17,7 @@ def column(job: dict[str, Any], name: str) -> str:
     return str(job.get("status", {}).get("summary", {}).get(name, ""))
 
 
+@pytest.mark.deep
 async def test_digits_train_and_their_progress_is_seen(jobs: Jobs) -> None:
     await jobs.create(args=["-m", "ddptrain.native", "--epochs", "60"])
     seen = await jobs.until(lambda job: "/" in column(job, "step"))

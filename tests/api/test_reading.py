@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
 import yaml
 
 from ddpjob import __version__, names
@@ -217,6 +218,7 @@ def test_names_and_commands_are_completed(cluster: Cluster, env: Mapping[str, st
     assert ddpjob(env={**env, **words}).out.split() == ["describe"]
 
 
+@pytest.mark.deep
 def test_version_tells_what_the_cluster_has(
     api_server: ApiServer, cluster: Cluster, namespace: str, env: Mapping[str, str]
 ) -> None:
@@ -244,6 +246,7 @@ def test_version_tells_what_the_cluster_has(
     assert "unknown: you may not list deployments in the whole cluster" in plain.out
 
 
+@pytest.mark.deep
 def test_a_cluster_without_ddpjob_and_one_with_another_version(tmp_path: Path) -> None:
     with skipping_where_unavailable():
         server = ApiServer(scheduler=False, controller_manager=False)

@@ -27,6 +27,7 @@ async def uids(jobs: Jobs) -> dict[str, str]:
     return {p["metadata"]["name"]: p["metadata"]["uid"] for p in await jobs.pods_as_they_are()}
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("rank", [1, 0])
 async def test_a_deleted_pod_is_replaced_and_the_other_one_stays(
     jobs: Jobs, tmp_path: Path, rank: int
@@ -46,6 +47,7 @@ async def test_a_deleted_pod_is_replaced_and_the_other_one_stays(
     assert (status["attempt"], status["restarts"], status["budget"]["charged"]) == (0, 3, 0)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("rank", [1, 0])
 async def test_a_spare_gets_the_rank_of_a_deleted_pod(
     jobs: Jobs, tmp_path: Path, rank: int
@@ -65,6 +67,7 @@ async def test_a_spare_gets_the_rank_of_a_deleted_pod(
     assert status["progress"]["round"] == 1
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("rank", [0, 1, 2])
 async def test_a_smaller_group_goes_on_and_gets_larger_again(
     jobs: Jobs, tmp_path: Path, rank: int

@@ -227,6 +227,7 @@ async def test_one_that_does_not_reach_the_api_server_ends_and_the_other_takes_o
                 print(f"took over {time.monotonic() - cut:.1f} s after the cut")
 
 
+@pytest.mark.deep
 async def test_two_that_both_lead_do_nothing_twice(
     api_server: ApiServer, crd: None, jobs: Jobs, played: Played, tmp_path: Path
 ) -> None:

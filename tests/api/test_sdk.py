@@ -88,6 +88,7 @@ def train(lr):
 """
 
 
+@pytest.mark.deep
 async def test_who_may_edit_in_one_namespace_can_do_all_of_it_there_and_nothing_elsewhere(
     jobs: Jobs,
     user: Callable[[str], Client],
@@ -160,6 +161,7 @@ class Shown(Display):
         self.notes += lines
 
 
+@pytest.mark.deep
 def test_a_job_is_shown_until_it_is_finished(
     cluster: Cluster, kubeconfig: Path, api_server: ApiServer, later: Callable[..., None]
 ) -> None:

@@ -5,6 +5,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from ddpjob import names
 from tests.api.jobs import Jobs
 from tests.cluster.apiserver import ApiError, ApiServer
@@ -51,6 +53,7 @@ async def seconds_to_pods(client: Client, jobs: Jobs, name: str) -> float:
     return time.monotonic() - begin
 
 
+@pytest.mark.deep
 async def test_odd_statuses_stop_nothing(
     api_server: ApiServer, crd: None, client: Client, namespace: str, jobs: Jobs, tmp_path: Path
 ) -> None:

@@ -301,6 +301,7 @@ def test_a_job_that_no_operator_takes_is_noted(
     assert ended.code == 1 and "digits failed: DeadlineExceeded" in ended.err
 
 
+@pytest.mark.deep
 async def test_a_script_trains_with_its_package_and_is_restarted_from_the_cluster_alone(
     jobs: Jobs,
     project: Path,

@@ -63,6 +63,7 @@ def test_steps_loss_and_time_left_are_seen_while_it_trains(pods: Pods) -> None:
     assert page["samples_per_second"] > 0 and page["metrics"]["learning_rate"] > 0
 
 
+@pytest.mark.deep
 def test_a_short_training_shows_all_of_its_steps_and_its_loss(pods: Pods) -> None:
     pod = train(pods, "20", "0", str(pods.root / "out"))
     assert pod.wait() == 0, pod.log

@@ -206,6 +206,7 @@ def test_a_node_without_what_it_is_to_run_keeps_the_round_from_beginning(pods: P
     assert_sees(other, 1, 1, ["7", *SEEN[1:]])
 
 
+@pytest.mark.deep
 def test_kept_pods_that_cannot_unpack_their_code_wait_for_other_code(pods: Pods) -> None:
     start(pods, torchrun, nnodes=2, DDPJOB_KEEP_SECONDS="600")
     head, other = pods.started
@@ -238,6 +239,7 @@ def test_an_agent_that_anybody_may_reach_takes_nothing_to_run(pods: Pods) -> Non
     assert not [*pod.folder.rglob("program-*")]
 
 
+@pytest.mark.deep
 def test_code_that_changes_between_two_rounds_ends_the_pod(pods: Pods) -> None:
     start(pods, torchrun)
     (pod,) = pods.started

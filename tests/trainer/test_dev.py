@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.project import Project, developing
 from tests.terminal import environment
 from tests.waiting import wait_for
 
 
+@pytest.mark.deep
 def test_a_mistake_is_mended_and_the_last_of_many_saves_runs(tmp_path: Path) -> None:
     project = Project(tmp_path / "project")
     good = (project.folder / "train.py").read_text()

@@ -46,6 +46,7 @@ def all_lines(rank: int) -> list[str]:
     return [*found, f"exits {rank}"]
 
 
+@pytest.mark.deep
 def test_ranks_of_torchrun_are_told_apart_warm(pods: Pods) -> None:
     pod = speak(pods)
     assert pod.wait() == 0

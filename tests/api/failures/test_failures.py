@@ -230,9 +230,9 @@ async def end(tasks: list[asyncio.Task[Any]]) -> None:
 
 
 def in_turn(kinds: Iterable[Kind], first: int = 0) -> Iterator[pytest.ParameterSet]:
-    """Marks for the gate, which has each kind warm or cold."""
+    """Marks for the gate, which has a half of the kinds, and each of them warm or cold."""
     for turn, kind in enumerate(kinds, first):
-        yield pytest.param(kind, marks=pytest.mark.deep(of=2, turn=turn))
+        yield pytest.param(kind, marks=pytest.mark.deep(of=4, turn=turn))
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def in_turn(kinds: Iterable[Kind], first: int = 0) -> Iterator[pytest.ParameterS
     [
         *(pytest.param(kind, marks=ALWAYS) for kind in KINDS if not starts_warm(kind)),
         *in_turn(kind for kind in KINDS if starts_warm(kind)),
-        *in_turn(COLD_KINDS, 1),
+        *in_turn(COLD_KINDS, 2),
     ],
     ids=lambda kind: kind.job,
 )
