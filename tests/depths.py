@@ -1,7 +1,7 @@
 """How deep a run of the tests goes: `make test`, the gate, or `make test-all`.
 
 quick: no test that is marked `deep`, and nothing built from Go; this is `make test`.
-gate: also the deep tests that are marked `gate`, and a third of the others, a sixth of those that
+gate: also the deep tests that are marked `gate`, and a third of the others, a twelfth of those that
 start torch, an API server or a cluster. They are drawn by the product's files: the same product
 meets the same tests, and what is changed often meets all of them.
 full: everything; this is `make test-all`.
@@ -24,7 +24,7 @@ MARKERS = (
 )
 OF = 3
 # Where a test takes a quarter of a core-minute or more.
-DEAR = {"trainer": 6, "api": 6, "e2e": 6}
+DEAR = {"trainer": 12, "api": 12, "e2e": 12}
 PRODUCT = ("operator", "images", "charts", "examples")
 
 

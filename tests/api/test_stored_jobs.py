@@ -18,6 +18,8 @@ from tests.cluster.client import MERGE, Client
 from tests.cluster.operator import OperatorProcess
 from tests.cluster.tiers import skipping_where_unavailable
 
+pytestmark = pytest.mark.deep(turn=0)  # together, as they share a server
+
 # Each rule of failurePolicy has a name that no failure can have.
 RULES: list[Body] = [
     {"onSignals": ["SIGFOO"], "action": "FailJob"},
