@@ -22,9 +22,9 @@ MARKERS = (
     "deep(of=..., turn=...): `make test-all` has it, and the gate in its turn, once in `of`",
     "gate: in the gate at all times, although it is deep",
 )
-OF = 3
-# Where a test takes a quarter of a core-minute or more.
-DEAR = {"trainer": 12, "api": 12, "e2e": 12}
+# How many turns there are, and how many in tiers whose deep tests take a quarter of a core-minute.
+OF, OF_DEAR = 3, 12
+DEAR = ("trainer", "api", "e2e")
 PRODUCT = ("operator", "images", "charts", "examples")
 
 
@@ -50,7 +50,7 @@ def left_out(items: Iterable[pytest.Item], depth: str) -> list[pytest.Item]:
         if deep is None:
             continue
         file = item.location[0]
-        of = deep.kwargs.get("of", DEAR.get(tier_of(item.path) or "", OF))
+        of = deep.kwargs.get("of", OF_DEAR if tier_of(item.path) in DEAR else OF)
         turn = deep.kwargs.get("turn", zlib.crc32(file.encode()) + before[file])
         before[file] += 1
         drawn = item.get_closest_marker("gate") or (turn - sources_hash()) % of == 0

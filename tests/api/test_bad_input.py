@@ -30,7 +30,7 @@ def shared_namespace(api_server: ApiServer) -> Iterator[str]:
     api_server.request("DELETE", f"/api/v1/namespaces/{name}")
 
 
-@pytest.mark.deep
+@pytest.mark.deep(of=3)  # each takes a third of a second
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
 @pytest.mark.usefixtures("kind")
 def test_kubectl_apply_names_field_and_rule(
