@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from tests.cluster.tiers import ROOT
 from tests.waiting import wait_for
+from tests.warm import PATHS, Popen
 
 COMMAND = (sys.executable, "-m", "ddpjob")
 # What moves a cursor, sets a colour or a title.
@@ -34,10 +34,9 @@ class Ended:
 def environment(kubeconfig: Path | None = None, **more: str) -> dict[str, str]:
     """The environment of a user whose only cluster is that of the kubeconfig."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-    paths = f"{ROOT / 'operator'}:{ROOT / 'images' / 'trainer'}"
     return {
         **kept,
-        "PYTHONPATH": paths,
+        "PYTHONPATH": PATHS,
         "KUBECONFIG": str(kubeconfig or "/nonexistent/kubeconfig"),
         "TERM": "xterm-256color",
         **more,
@@ -58,19 +57,22 @@ def python(
     merged: bool = False,
 ) -> Ended:
     """Run this Python with its output in pipes, or, with `merged`, in one pipe, as it comes."""
-    ended = subprocess.run(
+    with Popen(
         [sys.executable, *arguments],
         env=env,
         cwd=cwd,
-        input=stdin,
+        stdin=None if stdin is None else subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT if merged else subprocess.PIPE,
-        text=True,
-        timeout=seconds,
         encoding="utf-8",
         errors="replace",
-    )
-    return Ended(ended.returncode, ended.stdout, ended.stderr or "")
+    ) as process:
+        try:
+            out, err = process.communicate(stdin, timeout=seconds)
+        except BaseException:
+            process.kill()
+            raise
+    return Ended(process.returncode, out, err or "")
 
 
 class _Output:
@@ -99,7 +101,7 @@ class Running:
     """`ddpjob …` while it runs, with its output in pipes. A context manager."""
 
     def __init__(self, *arguments: str, env: Mapping[str, str], cwd: Path | None = None) -> None:
-        self.process = subprocess.Popen(
+        self.process = Popen(
             [*COMMAND, *arguments],
             env=dict(env),
             cwd=cwd,

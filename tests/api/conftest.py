@@ -17,6 +17,14 @@ from tests.cluster.nodes import fake_nodes
 from tests.cluster.operator import OperatorProcess
 from tests.logproxy import Proxy
 from tests.terminal import environment
+from tests.warm import forking
+
+
+@pytest.fixture(scope="module", autouse=True)
+def warm() -> Iterator[None]:
+    """The commands and operators of a file are forked from one process."""
+    with forking():
+        yield
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from tests.cluster.apiserver import ApiServer
 from tests.cluster.processes import RUN, free_ports
 from tests.cluster.tiers import ROOT
 from tests.waiting import wait_for
+from tests.warm import PATHS, Popen
 
 INSTALL = ROOT / "manifests" / "install.yaml"
 ACCOUNT = ("ddpjob-system", "ddpjob-operator")
@@ -88,7 +89,7 @@ class OperatorProcess:
         self._kubeconfig = server.write_kubeconfig(folder / name, token=token, url=url)
         self._run = server.folder
         self._arguments = arguments
-        self._path = str(ROOT / "operator")
+        self._path = PATHS
         if clock:
             (folder / "sitecustomize.py").write_text(CLOCK.format(clock))
             self._path += f":{folder}"
@@ -107,7 +108,7 @@ class OperatorProcess:
         (self.port,) = free_ports(1)
         out: IO[bytes]
         with self.log.open("ab") as out:
-            self.process = subprocess.Popen(
+            self.process = Popen(
                 [
                     *(sys.executable, "-m", "ddpjob.handlers"),
                     *("--listen", f"127.0.0.1:{self.port}"),
