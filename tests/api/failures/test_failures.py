@@ -9,7 +9,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +35,18 @@ from tests.cluster.tiers import ROOT
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
 
-IN_PLACE = "answered in place"
+IN_PLACE, JOB = "answered in place", "the job that ran it"
 AT_ONCE = 2  # jobs; other files of tests run beside them, and judging has limits of real time
 PLAYED = ("played-a", "played-b")
 FATED = ("lost", "small")  # one is lost; on the other there is room for one pod
 MEMORY_LIMIT = 96 * 2**20
+# Specs of many kinds, whose scripts run one after the other in the kept pods of one job.
+ALIKE: tuple[dict[str, Any], ...] = (
+    {"launcher": "python"},
+    {"nnodes": 1, "nprocPerNode": 2},
+    {"launcher": "python", "hangTimeoutSeconds": 8},
+    {},
+)
 ALWAYS = (pytest.mark.deep, pytest.mark.gate)
 
 
@@ -78,7 +85,31 @@ class Stage:
                 )
             finally:
                 await self.remove(kind.job)
-        return {**job["status"]["failure"], IN_PLACE: job["status"]["round"] > 0}
+        return {**job["status"]["failure"], IN_PLACE: job["status"]["round"] > 0, JOB: kind.job}
+
+    async def run_in_turn(
+        self, kinds: list[Kind], found: Mapping[str, asyncio.Future[Failure]]
+    ) -> None:
+        """The same of kinds that are alike."""
+        async with self.turns:
+            name, seen = "", (-1, -1)
+            for kind in kinds:
+                spec = {**self.spec(kind), "failurePolicy": {"maxRestarts": 0}}
+                try:
+                    if name:
+                        await self.jobs.patch(name, args=spec["args"])
+                    else:
+                        name, seen = kind.job, (-1, -1)
+                        await self.jobs.create(name, keepSeconds=600, **spec)
+                    job = await self.jobs.until(lambda job: place(job) != seen, name)  # noqa: B023
+                    failure, seen = job["status"]["failure"], place(job)
+                    rests = (await self.jobs.in_state("Idle", name))["status"]
+                    is_kept = rests["attempt"] == failure["attempt"]
+                    found[kind.job].set_result({**failure, IN_PLACE: is_kept, JOB: name})
+                except Exception as error:
+                    found[kind.job].set_exception(error)
+                    await self.remove(name)
+                    name = ""
 
     def spec(self, kind: Kind) -> dict[str, Any]:
         """The job's spec, after its files have been written."""
@@ -135,6 +166,21 @@ class Stage:
                 await asyncio.sleep(0.05)
 
 
+def is_alike(kind: Kind) -> bool:
+    """Whether the kind is a script alone, to be started warm in a job that others have as well.
+
+    Ranks that have saved go on for ever, and a pod whose agent is killed ends.
+    """
+    is_script = starts_warm(kind) and not (kind.files or kind.act)
+    return is_script and kind.spec in ALIKE and kind.cause.reason not in ("Preempted", "Error")
+
+
+def place(job: dict[str, Any]) -> tuple[int, int]:
+    """Attempt and round of the job's last failure."""
+    failure = job.get("status", {}).get("failure") or {}
+    return failure.get("attempt", -1), failure.get("round", -1)
+
+
 def replaced(value: Any, texts: dict[str, str]) -> Any:
     """`value`, JSON, with these parts of its texts replaced."""
     content = json.dumps(value)
@@ -179,7 +225,7 @@ async def outcomes(
     api_server: ApiServer,
     crd: None,
     tmp_path_factory: pytest.TempPathFactory,
-) -> AsyncIterator[dict[str, asyncio.Task[Failure]]]:
+) -> AsyncIterator[dict[str, asyncio.Future[Failure]]]:
     """What `status.failure` says of each kind, by the job's name, as it becomes known."""
     folder, namespace = tmp_path_factory.mktemp("failures"), "failures"
     api_server.create_namespace(namespace)
@@ -212,8 +258,13 @@ async def outcomes(
         tasks = [asyncio.create_task(runner.run())]
         stack.push_async_callback(end, tasks)
         kinds = [kind for kind in selected(request) if stage.cgroup or not kind.needs_cgroup]
-        jobs = {kind.job: asyncio.create_task(stage.run(kind)) for kind in kinds}
-        stack.push_async_callback(end, list(jobs.values()))
+        alike = list(filter(is_alike, kinds))
+        jobs: dict[str, asyncio.Future[Failure]] = {kind.job: asyncio.Future() for kind in alike}
+        parts = [[kind for kind in alike if kind.spec == spec] for spec in ALIKE]
+        groups = [asyncio.create_task(stage.run_in_turn(part, jobs)) for part in parts]
+        apart = [kind for kind in kinds if not is_alike(kind)]
+        jobs |= {kind.job: asyncio.create_task(stage.run(kind)) for kind in apart}
+        stack.push_async_callback(end, [*groups, *jobs.values()])
         yield jobs
         if request.config.getoption("--write-failures"):
             ended = {job: task for job, task in jobs.items() if task.done()}
@@ -222,45 +273,45 @@ async def outcomes(
             file.write_text(page(KINDS, seen, file.read_text()))
 
 
-async def end(tasks: list[asyncio.Task[Any]]) -> None:
+async def end(tasks: Iterable[asyncio.Future[Any]]) -> None:
     """Cancel what still runs, and wait for it."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def in_turn(kinds: Iterable[Kind], first: int = 0) -> Iterator[pytest.ParameterSet]:
-    """Marks for the gate, which has a half of the kinds, and each of them warm or cold."""
-    for turn, kind in enumerate(kinds, first):
-        yield pytest.param(kind, marks=pytest.mark.deep(of=4, turn=turn))
+def marked() -> Iterator[pytest.ParameterSet]:
+    """All kinds: the gate has each warm or cold, and those that are alike warm."""
+    yield from (pytest.param(kind, marks=ALWAYS) for kind in KINDS if not starts_warm(kind))
+    pairs = zip(filter(starts_warm, KINDS), COLD_KINDS, strict=True)
+    for turn, (warm, cold) in enumerate(pairs):
+        if is_alike(warm):
+            yield pytest.param(warm, marks=ALWAYS)
+            yield pytest.param(cold, marks=pytest.mark.deep)
+        else:
+            yield pytest.param(warm, marks=pytest.mark.deep(of=2, turn=turn))
+            yield pytest.param(cold, marks=pytest.mark.deep(of=2, turn=turn + 1))
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        *(pytest.param(kind, marks=ALWAYS) for kind in KINDS if not starts_warm(kind)),
-        *in_turn(kind for kind in KINDS if starts_warm(kind)),
-        *in_turn(COLD_KINDS, 2),
-    ],
-    ids=lambda kind: kind.job,
-)
+@pytest.mark.parametrize("kind", [*marked()], ids=lambda kind: kind.job)
 async def test_the_first_cause_is_named(
-    kind: Kind, outcomes: dict[str, asyncio.Task[Failure]]
+    kind: Kind, outcomes: dict[str, asyncio.Future[Failure]]
 ) -> None:
     if kind.job not in outcomes:
         pytest.xfail("no memory cgroup can be made here, so this kind has NOT been run")
     failure = await outcomes[kind.job]
-    wrong = (kind.says or kind.cause).differences(kind.job, failure)
+    job = str(failure[JOB])
+    wrong = (kind.says or kind.cause).differences(job, failure)
     if wrong:
         pytest.fail(f"{kind.name}: {'; '.join(wrong)}", pytrace=False)
-    if kind.says and not kind.cause.differences(kind.job, failure):
+    if kind.says and not kind.cause.differences(job, failure):
         pytest.fail(f"{kind.name}: right by now; say so in the table", pytrace=False)
 
 
 @pytest.mark.deep
 @pytest.mark.gate
 async def test_failures_of_warm_processes_are_answered_in_place(
-    outcomes: dict[str, asyncio.Task[Failure]],
+    outcomes: dict[str, asyncio.Future[Failure]],
 ) -> None:
     """So the marks of the warm kinds are those of reports, the cold ones' of ended pods."""
     warm = [kind.job for kind in KINDS if starts_warm(kind) and kind.job in outcomes]
