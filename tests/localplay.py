@@ -14,6 +14,7 @@ from ddpjob.controller.controller import Controller
 from ddpjob.errors import cluster_error
 from ddpjob.json_depth import Body
 from ddpjob.local.cluster import LocalCluster
+from ddpjob.local.store import Stored
 from ddpjob.settings import Settings
 from tests.builders import job_object
 
@@ -67,6 +68,19 @@ class Watched(LocalCluster):
     def revision(self) -> int:
         """Of the newest change."""
         return self._store.revision
+
+    def pods(self, known: dict[str, tuple[Stored, Body]]) -> list[Body]:
+        """The pods as they are, in the order of their names, not to be changed.
+
+        `known`: what was decoded last time, by uid.
+        """
+        found = self._store.select(PODS, NAMESPACE, lambda labels: True)
+        old = dict(known)
+        known.clear()
+        for pod in found:
+            was = old.get(pod.uid)
+            known[pod.uid] = was if was and was[0] is pod else (pod, pod.body)
+        return [body for _, body in known.values()]
 
     def _die(self, number: int, when: str) -> None:
         if self.kill_at == (number, when):
@@ -140,11 +154,13 @@ async def play_pods(
     """
     seen: defaultdict[str, set[str]] = defaultdict(set)  # names by rendezvous id
     played: tuple[int, frozenset[str]] | None = None
+    known: dict[str, tuple[Stored, Body]] = {}
     while True:
         while (here := (cluster.revision, without_kubelet())) == played:
             await asyncio.sleep(0.002)
         played = here
-        for pod in (await cluster.list(PODS, namespace=NAMESPACE)).items:
+        await asyncio.sleep(0)  # as a request does
+        for pod in cluster.pods(known):
             if pod["spec"].get("nodeName") in without_kubelet():
                 continue
             env = {v["name"]: v.get("value") for v in pod["spec"]["containers"][0]["env"]}

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.waiting import wait_for
-from tests.warm import PATHS, Popen
+from tests.warm import Popen, plain
 
 COMMAND = (sys.executable, "-m", "ddpjob")
 # What moves a cursor, sets a colour or a title.
@@ -33,10 +33,8 @@ class Ended:
 
 def environment(kubeconfig: Path | None = None, **more: str) -> dict[str, str]:
     """The environment of a user whose only cluster is that of the kubeconfig."""
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     return {
-        **kept,
-        "PYTHONPATH": PATHS,
+        **plain(),
         "KUBECONFIG": str(kubeconfig or "/nonexistent/kubeconfig"),
         "TERM": "xterm-256color",
         **more,

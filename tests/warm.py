@@ -28,8 +28,10 @@ PATHS = f"{ROOT / 'operator'}:{ROOT / 'images' / 'trainer'}"
 PROGRAMS = ("ddpjob", "ddpjob.handlers")
 # What they import late, and what the second one does.
 MODULES = ("kopf", "kubernetes.stream.ws_client", "rich.live", "rich.progress", "rich.table")
-# Read as Python starts, and of no account to who is forked.
-FREE = ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
+# What Python sets itself, as it starts without LANG.
+COERCED = "LC_CTYPE"
+# An operator with a clock of its own is another.
+OTHER_PATHS = "PYTHONPATH is not as it was when ddpjob was imported"
 
 # With the buffers that Python gives them: that of the second is a line in a terminal.
 STREAMS = (("stdin", "r", -1), ("stdout", "w", -1), ("stderr", "w", 1))
@@ -40,23 +42,31 @@ class Popen(subprocess.Popen[Any]):
 
     begin: Callable[[], object] | None = None
     """Starts the fork server."""
+    lock = threading.Lock()
 
     def _execute_child(self, *args: Any) -> None:
         """Make the process; `subprocess` calls it so from Python 3.9 to 3.14."""
         command, cwd, env, pipes = list(args[0]), args[5], args[6] or os.environ, args[10:16]
         streams = [max(file, number) for number, file in enumerate((pipes[0], pipes[3], pipes[5]))]
-        is_ours = python_words(command)[1:2] in ([program] for program in PROGRAMS)
-        if is_ours and (begin := Popen.begin) is not None:
-            Popen.begin = None
-            begin()
+        words = [[sys.executable, "-m", program] for program in PROGRAMS]
         wish = request(command, env, os.path.abspath(cwd or "."), new_session=args[21])
-        pid = ask(wish, streams) if is_ours else 0
+        with Popen.lock:
+            begin = Popen.begin if command[:3] in words else None
+            if begin is not None and Asking.server is None:
+                begin()
+            pid = ask(wish, streams) if begin is not None else 0
         if not pid:
             return super()._execute_child(*args)  # type: ignore[misc, no-any-return]
         self.pid = pid
         self._child_created = True
         self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
         return None
+
+
+def plain() -> dict[str, str]:
+    """The environment in which the programs run, and in which their modules are imported."""
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    return {**kept, "PYTHONPATH": PATHS}
 
 
 @contextlib.contextmanager
@@ -72,26 +82,23 @@ def forking() -> Iterator[None]:
 
 @contextlib.contextmanager
 def served() -> Iterator[None]:
-    """A block with a fork server."""
+    """A block with a fork server. Raises AssertionError where something was started cold."""
     ours, theirs = socket.socketpair()
-    command = [sys.executable, "-m", __name__, str(theirs.fileno())]
-    env = read_at_import({**os.environ, "PYTHONPATH": PATHS})
-    null, keeps = subprocess.DEVNULL, [theirs.fileno()]
-    server = subprocess.Popen(command, env=env, cwd=ROOT, pass_fds=keeps, stdin=null, stdout=null)
+    command, keeps = [sys.executable, "-m", __name__, str(theirs.fileno())], [theirs.fileno()]
+    null = subprocess.DEVNULL
+    server = subprocess.Popen(
+        command, env=plain(), cwd=ROOT, pass_fds=keeps, stdin=null, stdout=null
+    )
     with ours, server:
         theirs.close()
-        Asking.is_greeted = False
+        Asking.is_greeted, Asking.refusals = False, set()
         use_server(ours)
         try:
             yield
         finally:
             use_server(None)
             server.kill()
-
-
-def read_at_import(env: Mapping[str, str]) -> dict[str, str]:
-    """The environment without what is `FREE`."""
-    return {name: env[name] for name in env if name not in FREE}
+    assert Asking.refusals <= {OTHER_PATHS}, Asking.refusals
 
 
 class Server(ForkServer):
@@ -99,7 +106,7 @@ class Server(ForkServer):
 
     def why_cold(self, wish: Mapping[str, Any]) -> str:
         """Why a process must be started cold, or ""."""
-        name = differing(self.env, read_at_import(wish["env"]))
+        name = differing(self.env, wish["env"])
         return name and f"{name} is not as it was when ddpjob was imported"
 
 
@@ -117,7 +124,7 @@ def load() -> None:
 def serve(connection: socket.socket) -> Program:
     """Be the fork server. Returns in forked processes alone, with what they are to run."""
     del sys.path[0]  # this repository
-    server = Server(connection, None, dict(os.environ))
+    server = Server(connection, None, {n: v for n, v in os.environ.items() if n != COERCED})
     with importing():
         load()
     server.greet("" if count_threads() == 1 else "an import has started threads")
@@ -131,7 +138,10 @@ def serve(connection: socket.socket) -> Program:
 
 
 def leave(code: int) -> None:
-    """End as the interpreter does, without taking its modules apart, which takes 0.3 s."""
+    """End as the interpreter does, without taking its modules apart, which takes 0.3 s.
+
+    So nothing is said of what was left open.
+    """
     atexit.unregister(thaw)
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()

@@ -20,6 +20,11 @@ LARGE = 60  # objects of each kind
 LIMIT_MIB = 200  # of which two such attacks together may take no more; the chart's limit is above
 
 
+@pytest.fixture(scope="module", autouse=True)
+def warm() -> None:
+    """What is measured has imported nothing but its own."""
+
+
 async def store(client: Client, path: str, bodies: list[Any]) -> None:
     slots = asyncio.Semaphore(4)
 

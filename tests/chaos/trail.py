@@ -30,11 +30,15 @@ class _RecordingStore(Store):
     def __init__(self, history: int, trail: list[Entry | Deed]) -> None:
         super().__init__(history)
         self._trail = trail
+        self._bodies: dict[tuple[Resource, str, str], Body] = {}  # as of the last entry
 
     def commit(self, resource: Resource, body: Body, *, delete: bool = False) -> Stored:
         meta = body["metadata"]
-        before = self.get(resource, meta["namespace"], meta["name"])
+        key = resource, meta["namespace"], meta["name"]
+        before, after = self._bodies.pop(key, None), None
         final = super().commit(resource, body, delete=delete)
+        if not delete:
+            self._bodies[key] = after = final.body
         request = _request.get()
         verb = request[0] if request else "delete" if delete else "update" if before else "create"
         self._trail.append(
@@ -43,8 +47,8 @@ class _RecordingStore(Store):
                 verb=verb,
                 kind=resource.kind,
                 sent=request[1] if request else {},
-                before=before.body if before else None,
-                after=None if delete else final.body,
+                before=before,
+                after=after,
                 at=asyncio.get_running_loop().time(),
             )
         )

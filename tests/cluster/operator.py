@@ -1,7 +1,6 @@
 """The operator as a process of its own, with the rights that the chart gives it and no others."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from tests.cluster.apiserver import ApiServer
 from tests.cluster.processes import RUN, free_ports
 from tests.cluster.tiers import ROOT
 from tests.waiting import wait_for
-from tests.warm import PATHS, Popen
+from tests.warm import PATHS, Popen, plain
 
 INSTALL = ROOT / "manifests" / "install.yaml"
 ACCOUNT = ("ddpjob-system", "ddpjob-operator")
@@ -118,7 +117,7 @@ class OperatorProcess:
                 stdout=out,
                 stderr=out,
                 env={
-                    **os.environ,
+                    **plain(),
                     "KUBECONFIG": str(self._kubeconfig),
                     "PYTHONPATH": self._path,
                     RUN: str(self._run),

@@ -29,6 +29,6 @@ def test_a_forked_command_says_and_returns_what_a_fresh_one_does(
 
     with forking():
         forked = told()
-        assert Popen.server is not None
+        assert Popen.server is not None and not Popen.refusals
     assert forked == told()
     assert "cold start" not in capfd.readouterr().err

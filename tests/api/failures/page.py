@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from tests.api.failures.table import Failure, Kind, starts_warm
+from tests.api.failures.table import JOB, Failure, Kind, starts_warm
 
 HEAD = """# Failures
 
@@ -14,9 +14,9 @@ objects without processes, because the kubelet is to do to them what cannot be a
 The first cause must be named completely: reason, rank, pod, exit code or signal, exception, and the
 sentence that tells what happened. A rank that never comes has not failed: there the one that waited
 is named, with the address that nobody answered at. No GPU is involved, so no NCCL. The {cold}
-kinds whose processes start warm may restart in place, and are judged while their pods wait for it.
-They run a second time, cold and without a restart, where the ended pods are judged, and must say
-the same.
+kinds whose processes start warm may restart in place, and are judged while their pods wait for it;
+scripts whose jobs have the same spec run one after the other in the same pods. They run a second
+time, cold and without a restart, where the ended pods are judged, and must say the same.
 
 **Right: {right} of {total}.** The wrong ones are in the table, with the reason.
 `make bench-failures` runs all and writes this page; `make test-all` runs the same and
@@ -43,7 +43,7 @@ def page(kinds: tuple[Kind, ...], seen: Mapping[str, Failure], before: str = "")
 
 def is_right(kind: Kind, failure: Failure) -> bool:
     """Whether the failure names what began it."""
-    return not kind.cause.differences(kind.job, failure)
+    return not kind.cause.differences(failure[JOB], failure)
 
 
 def row(kind: Kind, failure: Failure | None, old: Mapping[str, str]) -> str:
@@ -66,7 +66,7 @@ def told(kind: Kind, failure: Failure) -> str:
         *([f"rank {failure['rank']}"] if "rank" in failure else []),
         *([f"{'signal' if 'signal' in failure else 'exit code'} {end}"] if end is not None else []),
     ]
-    message = failure["message"].replace(f"{kind.job}-0-", "JOB-0-")
+    message = failure["message"].replace(f"{failure[JOB]}-0-", "JOB-0-")
     for pattern, word in VARIES:
         message = re.sub(pattern, word, message)
     message = message if len(message) <= LONGEST else message[: LONGEST - 1] + "…"

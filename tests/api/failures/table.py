@@ -13,6 +13,7 @@ from tests.cluster.podstatus import Life, Pod
 Failure = dict[str, Any]
 
 
+JOB = "the job that ran it"  # a key of a `Failure`
 ANY = "?"  # an exception, or none: either end of a race is told rightly
 
 
