@@ -15,7 +15,6 @@ RULES = ROOT / "charts" / "ddpjob" / "files" / "alerts.yaml"
 
 
 @pytest.mark.builds("promtool")
-@pytest.mark.timeout(900)
 def test_each_alert_fires_when_it_should_and_not_otherwise(tmp_path: Path) -> None:
     assert list(FIRES) and set(FIRES) == {alert.name for alert in ALERTS}
     with skipping_where_unavailable():

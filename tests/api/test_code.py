@@ -13,7 +13,6 @@ from tests.api.jobs import Jobs, conditions
 from tests.api.processes import jobs
 
 __all__ = ["jobs"]  # a fixture
-pytestmark = pytest.mark.timeout(400)
 TRAIN = """
 import os, sys
 from pack import net

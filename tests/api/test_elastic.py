@@ -15,7 +15,6 @@ from tests.api.test_replacement import delete, uids
 from tests.api.test_rounds import IN_PLACE, end_well, is_in
 
 __all__ = ["jobs"]  # a fixture
-pytestmark = pytest.mark.timeout(400)
 
 # Each rank writes a line as it begins, and for each of its steps. If there is a file that says
 # `stubborn`, it ends no sooner than its agent kills it.

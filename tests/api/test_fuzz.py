@@ -100,7 +100,6 @@ def rendered(job: DDPJob) -> list[tuple[Resource, Body]]:
     ]
 
 
-@pytest.mark.timeout(600)  # 40 s on 2 cores, 95 s on busy ones
 @pytest.mark.usefixtures("crd")
 async def test_what_the_schema_lets_in_is_refused_or_becomes_pods(
     client: Client, namespace: str

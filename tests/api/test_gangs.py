@@ -28,10 +28,7 @@ from tests.cluster.podstatus import End
 from tests.cluster.processes import Component
 from tests.cluster.tiers import ROOT, skipping_where_unavailable
 
-pytestmark = [
-    pytest.mark.builds("kubernetes-gangs", "volcano", "coscheduling"),
-    pytest.mark.timeout(900),
-]
+pytestmark = pytest.mark.builds("kubernetes-gangs", "volcano", "coscheduling")
 
 KINDS = ("kubernetes", "volcano", "coscheduling")
 THREE: Body = {"nnodes": 3, "resources": {"limits": {"cpu": 1}}}

@@ -23,7 +23,7 @@ from tests.cluster.operator import USER, OperatorProcess
 from tests.cluster.schedulers import Kueue
 from tests.cluster.tiers import ROOT, skipping_where_unavailable
 
-pytestmark = [pytest.mark.builds("kueue"), pytest.mark.timeout(900)]
+pytestmark = pytest.mark.builds("kueue")
 
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
 NODES = ("spot-node", "other-node")

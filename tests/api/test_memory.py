@@ -70,7 +70,6 @@ async def test_a_job_that_leaves_no_room_for_a_status_is_told_by_an_event(
         assert "status" not in await jobs.get("large")
 
 
-@pytest.mark.timeout(600)
 async def test_large_objects_of_tenants_fill_no_memory_and_hold_up_nobody(
     api_server: ApiServer,
     crd: None,

@@ -10,7 +10,6 @@ from tests.api.jobs import Jobs, conditions
 from tests.api.processes import jobs, script
 
 __all__ = ["jobs"]  # a fixture
-pytestmark = pytest.mark.timeout(400)
 
 
 def column(job: dict[str, Any], name: str) -> str:

@@ -26,7 +26,7 @@ from tests.cluster.processes import Component, free_ports
 from tests.cluster.tiers import ROOT, skipping_where_unavailable
 
 __all__ = ["jobs"]  # a fixture
-pytestmark = [pytest.mark.builds("prometheus", "kube-state-metrics"), pytest.mark.timeout(900)]
+pytestmark = pytest.mark.builds("prometheus", "kube-state-metrics")
 
 PICTURES = ROOT / "docs" / "pictures"
 STATES = ROOT / "charts" / "ddpjob" / "files" / "kube-state-metrics.yaml"

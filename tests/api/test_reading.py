@@ -30,7 +30,9 @@ def test_get_prints_a_row_for_each_job(cluster: Cluster, env: Mapping[str, str])
         ["train-k7x2p", "Running"],
     ]
     assert "MaxRestartsExceeded: ExitCode r5 gpu-17: RuntimeError: CUDA" in rows[0]
-    assert re.search(r"Unschedulable 12m\d?s?: 0/9 nodes are available: 9 Insufficient", rows[1])
+    assert re.search(
+        r"Unschedulable 1[2-9]m(\d+s)?: 0/9 nodes are available: 9 Insufficient", rows[1]
+    )
     assert "2/2    1840/20000  3.021  2h4m  0 " in rows[2]
 
 

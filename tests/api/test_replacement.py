@@ -15,7 +15,6 @@ from tests.api.test_rounds import begin, end_well, is_in, trains
 from tests.cluster.operator import OperatorProcess
 
 __all__ = ["jobs"]  # a fixture
-pytestmark = pytest.mark.timeout(400)
 
 
 async def delete(jobs: Jobs, name: str) -> None:

@@ -34,8 +34,6 @@ LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 PATIENCE = 200  # s; a hand-over takes 2 of them, or 17
 LEASE_SECONDS = 15.0
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @pytest.fixture(scope="module")
 def installed() -> list[Body]:

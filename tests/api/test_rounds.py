@@ -14,7 +14,6 @@ from tests.api.processes import jobs, script
 from tests.cluster.operator import OperatorProcess
 
 __all__ = ["jobs"]  # a fixture
-pytestmark = pytest.mark.timeout(400)
 
 # Each rank says who it is in a file, and trains until there is one that says `end`.
 TRAIN = """

@@ -19,7 +19,6 @@ JOBS, NODES = 40, 8
 
 
 @pytest.mark.deep
-@pytest.mark.timeout(300)
 async def test_forty_jobs_cost_what_one_does_forty_times(
     api_server: ApiServer, operator: OperatorProcess, client: Client, namespace: str
 ) -> None:

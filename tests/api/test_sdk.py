@@ -37,7 +37,6 @@ from tests.logproxy import PodLog, Proxy
 from tests.waiting import wait_for
 
 __all__ = ["jobs"]  # a fixture
-pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture

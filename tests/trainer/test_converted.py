@@ -10,7 +10,7 @@ from ddpjob.documents import to_yaml
 from tests.foreign import pytorch_job, template
 from tests.trainer.local_run import LocalRun
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.deep]
+pytestmark = pytest.mark.deep
 SCRIPT = """
 import sys
 

@@ -38,7 +38,6 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", LAPTOP)
 def test_the_sessions_on_a_laptop_print_what_the_page_shows(page: str, checkout: Path) -> None:
     ours = os.pathsep.join(str(checkout / part) for part in ("operator", "images/trainer"))

@@ -12,7 +12,7 @@ from tests.cluster.tiers import ROOT
 from tests.trainer.image_files import write_cifar10, write_mnist, write_torchvisions
 from tests.trainer.local_run import LocalRun
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.deep]
+pytestmark = pytest.mark.deep
 EXAMPLES = ROOT / "examples"
 # What runs elsewhere: on a cluster with its images (tests/e2e), or is rendered only (tests/golden).
 ELSEWHERE = {"digits", "digits-checkpoint", "digits-accelerate", "digits-hf", "master"}

@@ -13,7 +13,6 @@ import pytest
 from tests.cluster.tiers import ROOT
 from tests.trainer.local_run import LocalRun
 
-pytestmark = pytest.mark.timeout(600)
 EXAMPLE = ROOT / "examples" / "digits-checkpoint.yaml"
 
 

@@ -20,8 +20,6 @@ from tests.cluster.tiers import ROOT
 from tests.notebooks import assert_trained
 from tests.trainer.conftest import clean_environment
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @pytest.fixture(autouse=True)
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:

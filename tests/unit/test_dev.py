@@ -193,7 +193,6 @@ SCRIPT = "import os\nprint('run', {}, flush=True)\nopen('left', 'w').write(os.ur
 
 
 @pytest.mark.deep
-@pytest.mark.timeout(180)
 def test_here_each_node_runs_in_a_copy_so_what_ranks_write_is_no_save(tmp_path: Path) -> None:
     job = job_object(nnodes=2, command=["python3"])
     (tmp_path / "job.json").write_text(json.dumps(job))

@@ -16,7 +16,6 @@ import pytest
 from ddpjob import DDPJobError, InvalidJob, JobFailed, JobTimeout, Refused, Run, launch
 from tests.cells import Notebook
 
-pytestmark = pytest.mark.timeout(180)
 # torch takes longer to import than all the rest takes.
 COLD = {"launcher": "python", "warmStart": {"enabled": False}}
 PLAIN: dict[str, Any] = {"on": "local", "spec": COLD}

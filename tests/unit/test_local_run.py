@@ -20,7 +20,6 @@ from ddpjob.client.snapshot import Snapshot
 from ddpjob.cluster.logs import LineMaker, LogLine, local_pod
 from tests.terminal import ddpjob
 
-pytestmark = pytest.mark.timeout(180)
 # Rank 0 says so when both ranks have set their traps.
 # Where a line of rank 0 comes from, in a record.
 FIRST = {"attempt": 0, "round": 0, "rank": 0, "nodeRank": 0}

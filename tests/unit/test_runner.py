@@ -23,7 +23,6 @@ from ddpjob.local.cluster import LocalCluster
 from ddpjob.local.kubelet import Runner
 from ddpjob.local.network import Loopback
 
-pytestmark = pytest.mark.timeout(180)
 SLEEPER = "sleep 1234 & echo up; wait"  # leaves a child behind when it is killed
 # A worker in a session of its own, as torchrun's are, which prints its process id.
 ESCAPING = f"""{sys.executable} -c '

@@ -34,7 +34,7 @@ from tests.cluster.operator import OperatorProcess
 from tests.cluster.podstatus import Life, Pod
 from tests.cluster.tiers import ROOT
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 IN_PLACE = "answered in place"
 AT_ONCE = 2  # jobs; other files of tests run beside them, and judging has limits of real time
