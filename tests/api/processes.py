@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob.cluster.credentials import Credentials
-from ddpjob.cluster.kube import KubeCluster
 from ddpjob.local.kubelet import Runner
 from tests.api.jobs import Jobs
 from tests.cluster.apiserver import ApiServer
-from tests.cluster.client import Client
+from tests.cluster.client import Client, connected
 from tests.cluster.nodes import fake_nodes
 from tests.cluster.operator import OperatorProcess
 from tests.cluster.tiers import ROOT
@@ -24,17 +22,14 @@ async def jobs(
     api_server: ApiServer, operator: OperatorProcess, client: Client, namespace: str, tmp_path: Path
 ) -> AsyncIterator[Jobs]:
     """Jobs whose pods run as processes, on a node called `local`."""
-    cluster = KubeCluster(
-        Credentials(api_server.url, ca_file=str(api_server.ca_file), token=api_server.token)
-    )
-    runner = Runner(
-        cluster=cluster,
-        directory=tmp_path,
-        namespace=namespace,
-        cwd=tmp_path,
-        environment=dict(PATH="/usr/bin:/bin", PYTHONPATH=str(ROOT / "images" / "trainer")),
-    )
-    async with fake_nodes(client, "local"):
+    async with connected(api_server) as cluster, fake_nodes(client, "local"):
+        runner = Runner(
+            cluster=cluster,
+            directory=tmp_path,
+            namespace=namespace,
+            cwd=tmp_path,
+            environment=dict(PATH="/usr/bin:/bin", PYTHONPATH=str(ROOT / "images" / "trainer")),
+        )
         task = asyncio.create_task(runner.run())
         try:
             yield Jobs(client, namespace)
@@ -42,7 +37,6 @@ async def jobs(
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-            await cluster.close()
 
 
 def script(folder: Path, text: str) -> str:

@@ -10,15 +10,13 @@ from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ddpjob.cluster.credentials import Credentials
-from ddpjob.cluster.kube import KubeCluster
 from ddpjob.json_depth import Body
 from tests.chaos.lane import Lane, Site
 from tests.chaos.plan import Plan
 from tests.chaos.run import BY_NAME, Verdict, run
 from tests.chaos.suites import plans
 from tests.cluster.apiserver import ApiServer
-from tests.cluster.client import Client
+from tests.cluster.client import Client, connected
 from tests.cluster.kubelet import ScriptedKubelet
 from tests.cluster.nodes import fake_nodes
 from tests.cluster.operator import grant_rights
@@ -52,8 +50,7 @@ async def site() -> AsyncIterator[Site]:
         )
         await asyncio.to_thread(grant_rights, server)
         client = await stack.enter_async_context(Client(server))
-        cluster = KubeCluster(Credentials(server.url, str(server.ca_file), token=server.token))
-        stack.push_async_callback(cluster.close)
+        cluster = await stack.enter_async_context(connected(server))
         nodes = await stack.enter_async_context(fake_nodes(client, "node-0"))
         kubelet = await stack.enter_async_context(ScriptedKubelet(client, nodes, bind=has_room))
         folder = stack.enter_context(TemporaryDirectory())

@@ -5,7 +5,7 @@ import socket
 import ssl
 from base64 import b64decode
 from collections.abc import AsyncIterator, Mapping
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -16,6 +16,8 @@ import aiohttp
 import orjson
 from aiohttp.connector import AddrInfoType
 
+from ddpjob.cluster.credentials import Credentials
+from ddpjob.cluster.kube import KubeCluster
 from tests.cluster.apiserver import ApiError
 
 STRATEGIC = "application/strategic-merge-patch+json"
@@ -52,6 +54,40 @@ class Kubeconfig:
         return cls(cluster["server"], ca_file, found["users"][0]["user"]["token"])
 
 
+class Sockets(WeakSet[socket.socket]):
+    """Those of a session of aiohttp, to end them while there is a loop.
+
+    What was given up waits for the server's goodbye, maybe for longer.
+    """
+
+    def new(self, address: AddrInfoType) -> socket.socket:
+        made = socket.socket(*address[:3])
+        self.add(made)
+        return made
+
+    async def end(self) -> None:
+        """End those that are left, once their session is closed."""
+        for left in self:
+            with suppress(OSError):
+                left.shutdown(socket.SHUT_RDWR)
+        async with asyncio.timeout(200):
+            while any(left.fileno() >= 0 for left in self):
+                await asyncio.sleep(0.001)
+
+
+@asynccontextmanager
+async def connected(server: Access) -> AsyncIterator[KubeCluster]:
+    """The operator's and the runner's connection to a server, by its administrator."""
+    cluster = KubeCluster(Credentials(server.url, str(server.ca_file), token=server.token))
+    sockets = Sockets()
+    cluster._session.connector._socket_factory = sockets.new  # type: ignore[union-attr]
+    try:
+        yield cluster
+    finally:
+        await cluster.close()
+        await sockets.end()
+
+
 class Client:
     """Requests of the administrator or of a token's owner. An asynchronous context manager."""
 
@@ -62,9 +98,9 @@ class Client:
         self._slots = asyncio.Semaphore(IN_FLIGHT)
 
     async def __aenter__(self) -> Self:
-        self._sockets = WeakSet[socket.socket]()
+        self._sockets = Sockets()
         connector = aiohttp.TCPConnector(
-            limit=0, ssl=self._context, socket_factory=self._new_socket
+            limit=0, ssl=self._context, socket_factory=self._sockets.new
         )
         self._session = aiohttp.ClientSession(
             self._url,
@@ -76,18 +112,7 @@ class Client:
 
     async def __aexit__(self, *_: object) -> None:
         await self._session.close()
-        # What was given up waits for the server's goodbye, maybe for longer than there is a loop.
-        for left in self._sockets:
-            with suppress(OSError):
-                left.shutdown(socket.SHUT_RDWR)
-        async with asyncio.timeout(200):
-            while any(left.fileno() >= 0 for left in self._sockets):
-                await asyncio.sleep(0.001)
-
-    def _new_socket(self, address: AddrInfoType) -> socket.socket:
-        made = socket.socket(*address[:3])
-        self._sockets.add(made)
-        return made
+        await self._sockets.end()
 
     async def request(
         self,

@@ -17,8 +17,6 @@ import pytest
 import pytest_asyncio
 
 from ddpjob import names
-from ddpjob.cluster.credentials import Credentials
-from ddpjob.cluster.kube import KubeCluster
 from ddpjob.local.kubelet import Runner
 from ddpjob_agent.rounds import REPEATABLE
 from tests.api.failures.around import OTHER_CODE
@@ -27,7 +25,7 @@ from tests.api.failures.page import page
 from tests.api.failures.table import JOB, Failure, Kind, starts_warm, text
 from tests.api.jobs import Jobs
 from tests.cluster.apiserver import ApiError, ApiServer
-from tests.cluster.client import Client
+from tests.cluster.client import Client, connected
 from tests.cluster.kubelet import ScriptedKubelet
 from tests.cluster.nodes import fake_nodes
 from tests.cluster.operator import OperatorProcess
@@ -245,10 +243,7 @@ async def outcomes(
         await stack.enter_async_context(stage.kubelet)
         await client.request("POST", f"/api/v1/namespaces/{namespace}/resourcequotas", QUOTA)
         await client.request("POST", f"/api/v1/namespaces/{namespace}/configmaps", OTHER_CODE)
-        cluster = KubeCluster(
-            Credentials(api_server.url, ca_file=str(api_server.ca_file), token=api_server.token)
-        )
-        stack.push_async_callback(cluster.close)
+        cluster = await stack.enter_async_context(connected(api_server))
         runner = Runner(
             cluster=cluster,
             directory=folder / "jobs",
