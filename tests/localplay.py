@@ -36,6 +36,10 @@ Script = Callable[[int, int], int | None]
 """(attempt, rank) → exit code, or None to run on."""
 
 
+Decoded = dict[str, tuple[Stored, Body]]
+"""By uid, a pod at one revision and its body, not to be changed."""
+
+
 class Crash(BaseException):
     """The operator dies here: nothing after this line runs."""
 
@@ -69,18 +73,13 @@ class Watched(LocalCluster):
         """Of the newest change."""
         return self._store.revision
 
-    def pods(self, known: dict[str, tuple[Stored, Body]]) -> list[Body]:
-        """The pods as they are, in the order of their names, not to be changed.
-
-        `known`: what was decoded last time, by uid.
-        """
+    def pods(self, known: Decoded) -> Decoded:
+        """The pods as they are, in the order of their names; `known` is what this said before."""
         found = self._store.select(PODS, NAMESPACE, lambda labels: True)
-        old = dict(known)
-        known.clear()
-        for pod in found:
-            was = old.get(pod.uid)
-            known[pod.uid] = was if was and was[0] is pod else (pod, pod.body)
-        return [body for _, body in known.values()]
+        return {
+            pod.uid: was if (was := known.get(pod.uid)) and was[0] is pod else (pod, pod.body)
+            for pod in found
+        }
 
     def _die(self, number: int, when: str) -> None:
         if self.kill_at == (number, when):
@@ -154,13 +153,14 @@ async def play_pods(
     """
     seen: defaultdict[str, set[str]] = defaultdict(set)  # names by rendezvous id
     played: tuple[int, frozenset[str]] | None = None
-    known: dict[str, tuple[Stored, Body]] = {}
+    known: Decoded = {}
     while True:
         while (here := (cluster.revision, without_kubelet())) == played:
             await asyncio.sleep(0.002)
         played = here
         await asyncio.sleep(0)  # as a request does
-        for pod in cluster.pods(known):
+        known = cluster.pods(known)
+        for _, pod in known.values():
             if pod["spec"].get("nodeName") in without_kubelet():
                 continue
             env = {v["name"]: v.get("value") for v in pod["spec"]["containers"][0]["env"]}

@@ -71,18 +71,23 @@ def plain() -> dict[str, str]:
 
 @contextlib.contextmanager
 def forking() -> Iterator[None]:
-    """A block in which `Popen` forks, from a process that begins with the first one."""
+    """A block in which `Popen` forks, from a process that begins with the first one.
+
+    Raises AssertionError where something was started cold.
+    """
+    Asking.refusals = set()
     with contextlib.ExitStack() as stack:
         Popen.begin = lambda: stack.enter_context(served())
         try:
             yield
         finally:
             Popen.begin = None
+    assert Asking.refusals <= {OTHER_PATHS}, Asking.refusals
 
 
 @contextlib.contextmanager
 def served() -> Iterator[None]:
-    """A block with a fork server. Raises AssertionError where something was started cold."""
+    """A block with a fork server."""
     ours, theirs = socket.socketpair()
     command, keeps = [sys.executable, "-m", __name__, str(theirs.fileno())], [theirs.fileno()]
     null = subprocess.DEVNULL
@@ -91,14 +96,13 @@ def served() -> Iterator[None]:
     )
     with ours, server:
         theirs.close()
-        Asking.is_greeted, Asking.refusals = False, set()
+        Asking.is_greeted = False
         use_server(ours)
         try:
             yield
         finally:
             use_server(None)
             server.kill()
-    assert Asking.refusals <= {OTHER_PATHS}, Asking.refusals
 
 
 class Server(ForkServer):

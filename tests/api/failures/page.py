@@ -52,13 +52,13 @@ def row(kind: Kind, failure: Failure | None, old: Mapping[str, str]) -> str:
     if failure is None:
         return old.get(name, f"| – | {name} | not run on this machine |")
     right = is_right(kind, failure)
-    said = told(kind, failure)
+    said = told(failure)
     if not right:
         said += f"<br>**wrong**: {kind.why}"
     return f"| {'✓' if right else '✗'} | {name} | {said} |"
 
 
-def told(kind: Kind, failure: Failure) -> str:
+def told(failure: Failure) -> str:
     """The failure in one cell, without what is different each time."""
     end = failure.get("signal") or failure.get("exitCode")
     words = [
