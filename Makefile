@@ -67,7 +67,7 @@ demo: $(RUN_STAMP) ## Train on this machine, without a cluster: two nodes, as pr
 test: $(DEV_STAMP) ## What a change needs, in 9 minutes, and what did not run; TIERS=unit,golden picks
 	$(PY) -m pytest -n $(WORKERS) --no-loadscope-reorder --depth $(DEPTH) --record build/tests-$(DEPTH).json $(TESTS) $(PYTEST_FLAGS)
 
-test-all: $(DEV_STAMP) ## Every test, an hour; writes down in CONTRIBUTING.md that all have passed
+test-all: $(DEV_STAMP) ## Every test, up to two hours; writes down in CONTRIBUTING.md that all have passed
 	$(MAKE) test DEPTH=full
 	$(PY) -m tests.weight --full-run
 

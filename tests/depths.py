@@ -1,7 +1,7 @@
 """How deep a run of the tests goes: `make test`, the gate, or `make test-all`.
 
 quick: no test that is marked `deep`, and nothing built from Go; this is `make test`.
-gate: also the deep tests that are marked `gate`, and a third of the others, a twelfth of those that
+gate: also the deep tests that are marked `gate`, and a third of the others, a sixth of those that
 start torch, an API server or a cluster. They are drawn by the product's files: the same product
 meets the same tests, and what is changed often meets all of them.
 full: everything; this is `make test-all`.
@@ -23,7 +23,7 @@ MARKERS = (
     "gate: in the gate at all times, although it is deep",
 )
 # How many turns there are, and how many in tiers whose deep tests take a quarter of a core-minute.
-OF, OF_DEAR = 3, 12
+OF, OF_DEAR = 3, 6
 DEAR = ("trainer", "api", "e2e")
 PRODUCT = ("operator", "images", "charts", "examples")
 

@@ -210,7 +210,7 @@ def _build(module: Module, folder: Path) -> None:
         else ", or set KUBEBUILDER_ASSETS to a folder with " + ", ".join(CONTROL_PLANE)
     )
     print(
-        f"building {', '.join(module.programs)} (once; up to 5 minutes)",
+        f"building {', '.join(module.programs)} (once; minutes)",
         file=sys.stderr,
         flush=True,
     )
