@@ -216,7 +216,7 @@ def test_the_number_of_ranks_and_of_parts_does_not_change_the_result(
     assert f"world size {world}, " in run.output.strip().splitlines()[-1]
     for step in (30, 60, 66):
         assert drift(saved(run.folder, step), saved(one.folder, step)) < 2e-6
-    assert drift(saved(run.folder, 30), saved(one.folder, 66)) > 1e-3  # it moves
+    assert drift(saved(run.folder, 30), saved(one.folder, 66)) > 1e-2  # it moves
     assert losses(run.output) == pytest.approx(losses(one.output), abs=2e-4)
     assert run.result()[0] == one.result()[0]
 
